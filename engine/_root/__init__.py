@@ -1,0 +1,28 @@
+"""Treering: a storage engine for agent sessions.
+
+The public names live in :mod:`treering.engine`; they are loaded on first use, so that
+``import treering`` costs nothing and ``treering --version`` answers at once.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from treering.engine import *  # noqa: F403
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(f"module 'treering' has no attribute {name!r}")
+    from treering import engine
+
+    if name in engine.__all__:
+        return getattr(engine, name)
+    raise AttributeError(f"module 'treering' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    from treering import engine
+
+    return sorted([*engine.__all__, "__version__"])

@@ -1,0 +1,112 @@
+"""The one place that reads the clock, randomness and the facts of this process and machine."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+import uuid
+from datetime import UTC, datetime
+from functools import cache
+
+
+def now_ms() -> int:
+    """Unix time in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def monotonic_s() -> float:
+    """Seconds of a clock that never goes back."""
+    return time.monotonic()
+
+
+def iso_time(ms: int) -> str:
+    """``2024-12-03T14:00:00.000Z``: the spelling that session entries use."""
+    moment = datetime.fromtimestamp(ms / 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+
+
+def random_bytes(count: int) -> bytes:
+    """Random bytes, for journal ids."""
+    return secrets.token_bytes(count)
+
+
+def new_session_id() -> str:
+    """A UUIDv7: 48 bits of Unix milliseconds, the rest random."""
+    value = now_ms() << 80 | int.from_bytes(secrets.token_bytes(10), "big")
+    value = value & ~(0xF << 76) | 7 << 76
+    value = value & ~(0x3 << 62) | 2 << 62
+    return str(uuid.UUID(int=value))
+
+
+def short_entry_id() -> str:
+    """8 random hex digits; the caller checks that nobody has them."""
+    return secrets.token_hex(4)
+
+
+def long_entry_id() -> str:
+    """A UUIDv4, for when nobody can check."""
+    return str(uuid.uuid4())
+
+
+@cache
+def host_name() -> str:
+    """The name of this machine, for people."""
+    return socket.gethostname()
+
+
+@cache
+def boot_id() -> str:
+    """Tells two boots of one machine apart; empty where the system has none."""
+    return _read_line("/proc/sys/kernel/random/boot_id")
+
+
+@cache
+def _process_started_ms(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            ticks = int(file.read().rpartition(b")")[2].split()[19])
+        with open("/proc/stat", "rb") as file:
+            boot_s = next(int(line.split()[1]) for line in file if line.startswith(b"btime"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return now_ms()
+    return boot_s * 1000 + ticks * 1000 // os.sysconf("SC_CLK_TCK")
+
+
+def process_started_ms() -> int:
+    """When this process started, Unix ms (its first call, where the system does not say)."""
+    return _process_started_ms(os.getpid())
+
+
+def process_exists(pid: int) -> bool:
+    """Whether a process of that number lives here now (it may be another one than before)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def variable(name: str) -> str | None:
+    """An environment variable; an empty one counts as absent."""
+    return os.environ.get(name) or None
+
+
+def _read_line(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.readline().strip()
+    except OSError:
+        return ""
+
+
+def mount_lines() -> list[str]:
+    """The mount table of this process; empty where the system has none."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            return file.read().splitlines()
+    except OSError:
+        return []

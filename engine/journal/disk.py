@@ -1,0 +1,298 @@
+"""The few file operations that journals need, as a protocol, and the local implementation.
+
+Everything the engine does to a file of a session goes through here: a test can put a disk that
+fails, lies or loses power in its place. Methods raise ``OSError`` as the system call would;
+callers turn that into a typed error where they know the path and the purpose.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+from typing import NamedTuple, Protocol
+
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
+
+
+class FileStat(NamedTuple):
+    """What identifies a file and tells that it changed."""
+
+    device: int
+    inode: int
+    size: int
+    mode: int
+    links: int
+    mtime_ns: int
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether this is a plain file."""
+        return stat.S_ISREG(self.mode)
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether this is a directory."""
+        return stat.S_ISDIR(self.mode)
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """(device, inode)."""
+        return (self.device, self.inode)
+
+
+class File(Protocol):
+    """One open descriptor."""
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """Up to ``length`` bytes; fewer only at the end of the file."""
+        ...
+
+    def pwrite(self, data: bytes | memoryview, offset: int) -> int:
+        """Write some of ``data`` and say how many bytes."""
+        ...
+
+    def fdatasync(self) -> None:
+        """Make the data (and the size) durable."""
+        ...
+
+    def fsync(self) -> None:
+        """Make data and metadata durable."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut the file at ``size``."""
+        ...
+
+    def stat(self) -> FileStat:
+        """The open file, whatever its name is now."""
+        ...
+
+    def try_lock(self) -> bool:
+        """Take the exclusive lock of the inode; False when somebody else has it."""
+        ...
+
+    def close(self) -> None:
+        """Close the descriptor (and so drop its lock). Idempotent."""
+        ...
+
+
+class Disk(Protocol):
+    """A file system."""
+
+    def open(self, path: str, *, write: bool = False) -> File:
+        """Open an existing file; never blocks on a FIFO, never creates."""
+        ...
+
+    def create(self, path: str) -> File:
+        """Create a new file, mode 0600; FileExistsError when the name is taken."""
+        ...
+
+    def stat(self, path: str) -> FileStat:
+        """What the name leads to, links followed."""
+        ...
+
+    def link(self, source: str, target: str) -> None:
+        """Give the file a second name; FileExistsError when it is taken."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename over ``target``."""
+        ...
+
+    def unlink(self, path: str) -> None:
+        """Remove a name."""
+        ...
+
+    def make_folder(self, path: str) -> None:
+        """Create one folder, mode 0700; FileExistsError when the name is taken."""
+        ...
+
+    def list_folder(self, path: str) -> list[str]:
+        """The names in a folder, sorted."""
+        ...
+
+    def sync_folder(self, path: str) -> None:
+        """Make the names in a folder durable."""
+        ...
+
+
+class LocalFile:
+    """A descriptor of the local file system."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """See :class:`File`."""
+        data = os.pread(self._descriptor, length, offset)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < length:
+            data = os.pread(self._descriptor, length - got, offset + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def pwrite(self, data: bytes | memoryview, offset: int) -> int:
+        """See :class:`File`."""
+        return os.pwrite(self._descriptor, data, offset)
+
+    def fdatasync(self) -> None:
+        """See :class:`File`."""
+        _fdatasync(self._descriptor)
+
+    def fsync(self) -> None:
+        """See :class:`File`."""
+        _fsync(self._descriptor)
+
+    def truncate(self, size: int) -> None:
+        """See :class:`File`."""
+        os.ftruncate(self._descriptor, size)
+
+    def stat(self) -> FileStat:
+        """See :class:`File`."""
+        return _file_stat(os.fstat(self._descriptor))
+
+    def try_lock(self) -> bool:
+        """See :class:`File`."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
+                return False
+            raise
+        return True
+
+    def close(self) -> None:
+        """See :class:`File`."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class LocalDisk:
+    """The local POSIX file system."""
+
+    def open(self, path: str, *, write: bool = False) -> LocalFile:
+        """See :class:`Disk`."""
+        flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+        return LocalFile(os.open(path, flags))
+
+    def create(self, path: str) -> LocalFile:
+        """See :class:`Disk`."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        return LocalFile(os.open(path, flags, FILE_MODE))
+
+    def stat(self, path: str) -> FileStat:
+        """See :class:`Disk`."""
+        return _file_stat(os.stat(path))
+
+    def link(self, source: str, target: str) -> None:
+        """See :class:`Disk`."""
+        os.link(source, target, follow_symlinks=False)
+
+    def rename(self, source: str, target: str) -> None:
+        """See :class:`Disk`."""
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        """See :class:`Disk`."""
+        os.unlink(path)
+
+    def make_folder(self, path: str) -> None:
+        """See :class:`Disk`."""
+        os.mkdir(path, FOLDER_MODE)
+
+    def list_folder(self, path: str) -> list[str]:
+        """See :class:`Disk`."""
+        return sorted(os.listdir(path))
+
+    def sync_folder(self, path: str) -> None:
+        """See :class:`Disk`."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+LOCAL_DISK = LocalDisk()
+
+
+def write_all(file: File, data: bytes, offset: int) -> None:
+    """Write every byte; a short write is continued, a write without progress is an error."""
+    view = memoryview(data)
+    while view:
+        written = file.pwrite(view, offset)
+        if written <= 0 or written > len(view):
+            raise OSError(errno.EIO, f"a write of {len(view)} bytes stored {written}")
+        view = view[written:]
+        offset += written
+
+
+def make_folders(disk: Disk, path: str, top: str) -> None:
+    """Create ``path`` and what is missing above it, mode 0700, and sync every folder up to ``top``.
+
+    Folders are synced whoever made them: another process may have created one a moment ago and
+    died before its own sync.
+    """
+    missing: list[str] = []
+    folder = path
+    while not _folder_exists(disk, folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    for folder in reversed(missing):
+        # Another process may be making the same folder; whoever wins, it is there.
+        with contextlib.suppress(FileExistsError):
+            disk.make_folder(folder)
+    sync_folders(disk, path, top)
+    for folder in missing:
+        if not _is_below(folder, top):
+            disk.sync_folder(os.path.dirname(folder))
+
+
+def sync_folders(disk: Disk, path: str, top: str) -> None:
+    """Sync ``path`` and every folder above it, up to and including ``top``."""
+    disk.sync_folder(path)
+    while _is_below(path, top):
+        path = os.path.dirname(path)
+        disk.sync_folder(path)
+
+
+def _folder_exists(disk: Disk, path: str) -> bool:
+    try:
+        found = disk.stat(path)
+    except FileNotFoundError:
+        return False
+    if not found.is_folder:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+    return True
+
+
+def _is_below(path: str, top: str) -> bool:
+    return path != top and path.startswith(top.rstrip("/") + "/")
+
+
+def _file_stat(found: os.stat_result) -> FileStat:
+    return FileStat(
+        found.st_dev, found.st_ino, found.st_size, found.st_mode, found.st_nlink, found.st_mtime_ns
+    )
+
+
+if hasattr(fcntl, "F_FULLFSYNC"):  # pragma: no cover (macOS: fsync alone leaves the drive's cache)
+
+    def _fsync(descriptor: int) -> None:
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+
+    _fdatasync = _fsync
+else:
+    _fsync = os.fsync
+    _fdatasync = os.fdatasync

@@ -1,0 +1,253 @@
+"""Opening a journal for writing: lock, sync, decide, and in case E quarantine and cut.
+
+The order is what makes it safe. Nothing is cut before its bytes are durable somewhere else, and
+the verified frames that nothing yet proves durable are written again in place before any cut or
+append: after a predecessor's failed sync the page cache may show what the device does not have.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import xxhash
+
+from treering.engine.errors import Unsupported, from_os_error
+from treering.engine.journal.disk import Disk, File, make_folders, sync_folders, write_all
+from treering.engine.journal.format import (
+    FILE_HEADER_BYTES,
+    Frame,
+    Watermark,
+    decode_file_header,
+    salt_of,
+)
+from treering.engine.journal.ownership import Ownership
+from treering.engine.journal.reader import FileBytes, Place, frame_at
+from treering.engine.journal.recovery import Examination, Report, examine
+from treering.engine.limits import SCAN_CHUNK_BYTES
+
+
+@dataclass(frozen=True)
+class Hint:
+    """What an index remembers of a journal. Untrusted: each part is verified before it is used.
+
+    ``sequence``, ``offset`` (where the frame starts) and ``revision`` are those of the last frame
+    that the index holds.
+    """
+
+    journal_id: bytes
+    sequence: int
+    offset: int
+    revision: bytes
+    watermark: bytes | None
+
+
+@dataclass(frozen=True)
+class Tail:
+    """Where and how an owner goes on."""
+
+    journal_id: bytes
+    place: Place
+    last_revision: bytes
+    epoch: int
+    unproven_from: int
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A journal that this process owns and may write."""
+
+    owner: Ownership
+    tail: Tail
+    report: Report
+    examination: Examination
+
+
+def open_for_writing(
+    disk: Disk,
+    path: str,
+    *,
+    top: str,
+    quarantine_folder: str,
+    note_path: str | None = None,
+    hint: Hint | None = None,
+) -> Opened:
+    """Own the journal and bring it into a state in which the next append is whole.
+
+    Raises:
+        Owned: somebody else has it.
+        Damaged, AcknowledgedDataLost: cases B, C, D, F; nothing was changed.
+        NotAJournal: case G.
+        Unsupported: a verified frame or header that this release does not understand.
+        StorageFull, StorageError, ReadOnly: the system refused; nothing was cut.
+    """
+    owner = Ownership.acquire(disk, path, note_path)
+    try:
+        try:
+            owner.file.fsync()
+            sync_folders(disk, os.path.dirname(path), top)
+            size = owner.file.stat().size
+        except OSError as error:
+            raise from_os_error(error, "sync the journal", path) from error
+        source = FileBytes(owner.file, path, size)
+        found = examine(
+            source,
+            watermark=hint.watermark if hint else None,
+            known_ids=[hint.journal_id] if hint else (),
+            from_frame=_hinted_frame(source, hint),
+        )
+        if found.case not in ("A", "E"):
+            raise found.refusal()
+        _refuse_misunderstood(found)
+        report = found.report()
+        tail = _tail_of(found)
+        if found.case == "E":
+            _quarantine_and_cut(disk, owner.file, found, report, quarantine_folder, top)
+            # The cut was synced, and everything before it with it.
+            tail = Tail(
+                tail.journal_id,
+                tail.place,
+                tail.last_revision,
+                tail.epoch,
+                tail.place.offset,
+            )
+        return Opened(owner, tail, report, found)
+    except BaseException:
+        owner.release()
+        raise
+
+
+def _hinted_frame(source: FileBytes, hint: Hint | None) -> Frame | None:
+    """The last indexed frame, when it is still exactly where the index says, under this header."""
+    if hint is None:
+        return None
+    header = decode_file_header(source.read_at(0, FILE_HEADER_BYTES), source.path)
+    if header is None or header.journal_id != hint.journal_id:
+        return None
+    found = frame_at(source, salt_of(hint.journal_id), hint.offset)
+    if found is None or found[0].revision != hint.revision or found[0].sequence != hint.sequence:
+        return None
+    return found[0]
+
+
+def _tail_of(found: Examination) -> Tail:
+    assert found.journal_id is not None
+    assert found.walk is not None
+    last = found.walk.history.last
+    assert last is not None
+    return Tail(
+        journal_id=found.journal_id,
+        place=found.place,
+        last_revision=last.revision,
+        epoch=found.epoch_max + 1,
+        unproven_from=found.unproven_from,
+    )
+
+
+def _refuse_misunderstood(found: Examination) -> None:
+    assert found.walk is not None
+    history = found.walk.history
+    if not history.problem_count:
+        return
+    first = history.problems[0]
+    more = f" and {history.problem_count - 1} more" if history.problem_count > 1 else ""
+    raise Unsupported(
+        f"frame {first.sequence} is not understood: {first.why}{more}; reading works, writing is refused",
+        path=found.source.path,
+        offset=first.offset,
+        next_step="open it with a newer release, or read-only",
+    )
+
+
+def rewrite_unproven(file: File, start: int, end: int) -> None:
+    """Write the verified bytes from ``start`` to ``end`` again in place, byte for byte, and sync."""
+    offset = start
+    for data in _chunks(file, start, end):
+        write_all(file, data, offset)
+        offset += len(data)
+    file.fdatasync()
+
+
+def _quarantine_and_cut(
+    disk: Disk,
+    file: File,
+    found: Examination,
+    report: Report,
+    folder: str,
+    top: str,
+) -> None:
+    path = found.source.path
+    offset, size = found.place.offset, found.source.size
+    try:
+        make_folders(disk, folder, top)
+        report.quarantine = _copy_out(disk, file, offset, size, folder, top)
+    except OSError as error:
+        raise from_os_error(error, "save the torn tail before cutting it", path) from error
+    report.quarantined_bytes = size - offset
+    report.quarantined_frames = found.beyond_count
+    try:
+        rewrite_unproven(file, found.unproven_from, offset)
+        file.truncate(offset)
+        file.fdatasync()
+    except OSError as error:
+        raise from_os_error(error, "cut the torn tail", path) from error
+
+
+def _copy_out(disk: Disk, file: File, start: int, end: int, folder: str, top: str) -> str:
+    """A durable copy of ``start..end``; a whole copy from an earlier, interrupted open is reused."""
+    state = xxhash.xxh3_64()
+    for data in _chunks(file, start, end):
+        state.update(data)
+    name = f"{start}-{state.hexdigest()}"
+    attempt = 0
+    while True:
+        target = os.path.join(folder, f"{name}.tail" if attempt == 0 else f"{name}.{attempt}.tail")
+        try:
+            copy = disk.create(target)
+        except FileExistsError:
+            if _is_copy(disk, target, end - start, state.hexdigest()):
+                break
+            attempt += 1
+            continue
+        try:
+            at = 0
+            for data in _chunks(file, start, end):
+                write_all(copy, data, at)
+                at += len(data)
+            copy.fsync()
+        finally:
+            copy.close()
+        break
+    sync_folders(disk, folder, top)
+    return target
+
+
+def _is_copy(disk: Disk, target: str, size: int, digest: str) -> bool:
+    copy = disk.open(target)
+    try:
+        if copy.stat().size != size:
+            return False
+        state = xxhash.xxh3_64()
+        for data in _chunks(copy, 0, size):
+            state.update(data)
+        copy.fsync()
+        return bool(state.hexdigest() == digest)
+    finally:
+        copy.close()
+
+
+def _chunks(file: File, start: int, end: int) -> Iterator[bytes]:
+    while start < end:
+        data = file.pread(min(SCAN_CHUNK_BYTES, end - start), start)
+        if not data:
+            return
+        yield data
+        start += len(data)
+
+
+def watermark_at(tail: Tail) -> Watermark:
+    """The watermark of an owner that has everything synced up to ``tail``."""
+    return Watermark(
+        tail.journal_id, tail.place.sequence - 1, tail.place.offset, tail.last_revision
+    )

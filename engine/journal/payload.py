@@ -1,0 +1,193 @@
+"""From stored bytes to payload and back: zstd, dictionaries, BLOB splicing.
+
+A decoder never produces more than the raw length that the frame states, and must produce exactly
+that. zstandard objects must not be shared between threads, so each thread has its own.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import zstandard
+
+from treering.engine.errors import Undecodable
+from treering.engine.journal.format import (
+    CODEC_RAW,
+    CODEC_SPLICED_BIT,
+    CODEC_ZSTD,
+    CODEC_ZSTD_DICTIONARY,
+    Frame,
+)
+from treering.engine.limits import ZSTD_WINDOW_BYTES_MAX
+
+COMPRESS_FROM_BYTES: Final = 256
+"""Below this a zstd frame saves too little to pay for its own header and the time it takes."""
+
+_LEVEL: Final = 1
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_FEED_BYTES: Final = 64
+_PIECE: Final = struct.Struct("<IQII")
+_U16: Final = struct.Struct("<H")
+
+
+class _PerThread(threading.local):
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=_LEVEL)
+        self.decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
+
+
+_per_thread = _PerThread()
+
+
+def compress(payload: bytes) -> tuple[int, bytes]:
+    """(codec, stored bytes): zstd where it saves bytes, raw where it does not."""
+    if len(payload) >= COMPRESS_FROM_BYTES:
+        packed = _per_thread.compressor.compress(payload)
+        if len(packed) < len(payload):
+            return CODEC_ZSTD, packed
+    return CODEC_RAW, payload
+
+
+def dictionary_id(payload: bytes) -> int:
+    """The id inside a trained zstd dictionary; 0 when the bytes are none."""
+    return zstandard.ZstdCompressionDict(payload).dict_id() if len(payload) >= 8 else 0
+
+
+class PayloadDecoder:
+    """Decodes the payloads of one journal.
+
+    ``fetch_dictionary(id)`` and ``fetch_blob(sequence, before)`` return verified payload bytes of
+    that journal, or raise :class:`Undecodable`. ``before`` is the sequence of the frame that asks:
+    a reference may only name an earlier frame.
+    """
+
+    def __init__(
+        self,
+        fetch_dictionary: Callable[[int, int], bytes],
+        fetch_blob: Callable[[int, int], bytes],
+    ) -> None:
+        self._fetch_dictionary = fetch_dictionary
+        self._fetch_blob = fetch_blob
+
+    def decode(self, frame: Frame, stored: bytes) -> bytes:
+        """The payload of a verified frame.
+
+        Raises:
+            Undecodable: bad zstd, wrong length, or a lost DICTIONARY or BLOB.
+        """
+        codec = frame.codec
+        if codec == CODEC_RAW:
+            return stored
+        base = codec & ~CODEC_SPLICED_BIT
+        spliced = bool(codec & CODEC_SPLICED_BIT)
+        if base == CODEC_RAW:
+            decoded = stored
+        else:
+            decoded = self._decompress(frame, stored, base, exact=not spliced)
+        if not spliced:
+            return decoded
+        if len(decoded) >= frame.raw:
+            raise _undecodable(frame, "the spliced text is not shorter than the payload")
+        return self._splice(frame, decoded)
+
+    def _decompress(self, frame: Frame, stored: bytes, base: int, *, exact: bool) -> bytes:
+        if stored[:4] != _ZSTD_MAGIC:
+            raise _undecodable(frame, "not one zstd frame")
+        try:
+            parameters = zstandard.get_frame_parameters(stored)
+        except zstandard.ZstdError as error:
+            raise _undecodable(frame, f"bad zstd frame: {error}") from error
+        if parameters.window_size > ZSTD_WINDOW_BYTES_MAX:
+            raise _undecodable(frame, f"zstd window of {parameters.window_size} bytes")
+        limit = frame.raw if exact else frame.raw - 1
+        size = parameters.content_size
+        known = size not in (zstandard.CONTENTSIZE_UNKNOWN, zstandard.CONTENTSIZE_ERROR)
+        if known and (size > limit or (exact and size != frame.raw)):
+            raise _undecodable(frame, f"the zstd frame states {size} bytes")
+        decompressor = _per_thread.decompressor
+        if base == CODEC_ZSTD_DICTIONARY:
+            if not parameters.dict_id or not parameters.has_checksum:
+                raise _undecodable(frame, "codec 2 without dictionary id or checksum")
+            decompressor = self._with_dictionary(frame, parameters.dict_id)
+        elif parameters.dict_id:
+            raise _undecodable(frame, "codec 1 with a dictionary id")
+        try:
+            if known:
+                decoded = decompressor.decompress(
+                    stored, max_output_size=limit, allow_extra_data=False
+                )
+            else:
+                decoded = _decompress_fed(frame, decompressor, stored, limit)
+        except zstandard.ZstdError as error:
+            raise _undecodable(frame, f"bad zstd frame: {error}") from error
+        if (known and len(decoded) != size) or (exact and len(decoded) != frame.raw):
+            raise _undecodable(frame, f"decoded to {len(decoded)} bytes")
+        return decoded
+
+    def _with_dictionary(self, frame: Frame, dict_id: int) -> zstandard.ZstdDecompressor:
+        trained = zstandard.ZstdCompressionDict(self._fetch_dictionary(dict_id, frame.sequence))
+        return zstandard.ZstdDecompressor(
+            dict_data=trained, max_window_size=ZSTD_WINDOW_BYTES_MAX
+        )
+
+    def _splice(self, frame: Frame, decoded: bytes) -> bytes:
+        """Insert pieces of BLOBs into the text, in order."""
+        count = _U16.unpack_from(decoded)[0] if len(decoded) >= 2 else -1
+        text_start = 2 + count * _PIECE.size
+        if count < 0 or text_start > len(decoded):
+            raise _undecodable(frame, "bad splice table")
+        text = decoded[text_start:]
+        parts: list[bytes] = []
+        done = 0
+        total = len(text)
+        for index in range(count):
+            position, sequence, length, offset = _PIECE.unpack_from(decoded, 2 + index * _PIECE.size)
+            total += length
+            if not done <= position <= len(text) or total > frame.raw:
+                raise _undecodable(frame, "bad splice table")
+            if sequence >= frame.sequence:
+                raise _undecodable(frame, f"a reference to the later frame {sequence}")
+            blob = self._fetch_blob(sequence, frame.sequence)
+            if offset + length > len(blob):
+                raise _undecodable(frame, f"a piece beyond the end of BLOB {sequence}")
+            parts += (text[done:position], blob[offset : offset + length])
+            done = position
+        parts.append(text[done:])
+        payload = b"".join(parts)
+        if len(payload) != frame.raw:
+            raise _undecodable(frame, f"spliced to {len(payload)} bytes")
+        return payload
+
+
+def encode_splice(text: bytes, pieces: list[tuple[int, int, int, int]]) -> bytes:
+    """The decoded form of a spliced payload: (position, BLOB sequence, length, offset) each."""
+    table = b"".join(_PIECE.pack(*piece) for piece in pieces)
+    return _U16.pack(len(pieces)) + table + text
+
+
+def _decompress_fed(
+    frame: Frame, decompressor: zstandard.ZstdDecompressor, stored: bytes, limit: int
+) -> bytes:
+    # A frame without a content size can claim any amount of output. Fed a few bytes at a time it
+    # cannot produce more than some blocks (128 KiB each) before we look at the sum again.
+    stream = decompressor.decompressobj()
+    parts: list[bytes] = []
+    total = 0
+    for start in range(0, len(stored), _FEED_BYTES):
+        if stream.eof:
+            raise _undecodable(frame, "bytes behind the zstd frame")
+        part = stream.decompress(stored[start : start + _FEED_BYTES])
+        total += len(part)
+        if total > limit:
+            raise _undecodable(frame, f"decodes to more than {limit} bytes")
+        parts.append(part)
+    if not stream.eof or stream.unused_data:
+        raise _undecodable(frame, "not one whole zstd frame")
+    return b"".join(parts)
+
+
+def _undecodable(frame: Frame, why: str) -> Undecodable:
+    return Undecodable(f"frame {frame.sequence} cannot be decoded: {why}", offset=frame.offset)

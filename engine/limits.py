@@ -1,0 +1,60 @@
+"""Every limit of the engine, with its unit and its reason.
+
+A limit refuses with :class:`~treering.engine.errors.LimitExceeded` (or a typed error of the
+format); it never clips silently. Those that callers may change are defaults of arguments.
+"""
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+PAYLOAD_BYTES_MAX: Final = 64 * MIB
+"""Largest payload of a frame, stored and decoded (the format's own limit)."""
+
+CONTROL_PAYLOAD_BYTES_MAX: Final = 64 * KIB
+"""Largest EPOCH_OPEN, EPOCH_ACTIVATE, EPOCH_CLOSE, LEAF or GAP payload that we write or parse."""
+
+ZSTD_WINDOW_BYTES_MAX: Final = 64 * MIB
+"""Largest zstd window that a decoder allocates (the format's own limit)."""
+
+SEARCH_HASH_FACTOR: Final = 8
+"""A search for frames hashes at most this many times the file (hostile headers), then refuses."""
+
+SCAN_CHUNK_BYTES: Final = 1 * MIB
+"""Bytes per ``pread`` of a sequential scan."""
+
+BATCH_BYTES_MAX: Final = 256 * MIB
+"""Payload bytes of one atomic ``batch()``: its frames are held in memory until it is activated."""
+
+WRITE_BYTES_MAX: Final = 8 * MIB
+"""Bytes of one ``pwrite``; a larger batch takes several writes and still one sync."""
+
+JSON_DEPTH_MAX: Final = 128
+"""Nesting of an entry. Deeper values decode or fail depending on the caller's stack; this never."""
+
+ENTRY_ID_CHARS_MAX: Final = 512
+"""Characters of an entry id that we give or accept; longer ones in imports stay data."""
+
+SESSION_ID_CHARS_MAX: Final = 128
+"""Characters of a session id: it is a file name, with room for suffixes."""
+
+COMPLETE_READ_ENTRIES: Final = 16_384
+COMPLETE_READ_BYTES: Final = 64 * MIB
+"""Defaults of complete reads, and of copies and imports (``None`` lifts them)."""
+
+PAGE_ENTRIES: Final = 256
+"""Default entries per page of a paged read."""
+
+OS_SYNC_INTERVAL_S: Final = 2.0
+"""With ``durability="os"``: longest time that acknowledged bytes stay without a sync."""
+
+INDEX_LAG_FRAMES: Final = 4_096
+INDEX_LAG_S: Final = 1.0
+"""The background catch-up of the index starts after so many frames, or this long after the last."""
+
+INDEX_TRANSACTION_ROWS: Final = 20_000
+"""Rows per index transaction: bounds what a kill repeats, and how long a reader can wait."""
+
+INDEX_CACHE_KIB: Final = 32 * KIB
+"""Page cache of the index connection that writes."""

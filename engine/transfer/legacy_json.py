@@ -1,0 +1,305 @@
+"""One legacy record: is it whole, strict JSON, and which few facts does the importer need of it?
+
+What msgspec 0.23 does was measured, because "it parses" is not enough here (F69, F126, F128):
+
+* skipped values are checked for everything (NaN, ``01``, trailing commas) except UTF-8, so the
+  bytes are checked as UTF-8 first;
+* an escaped lone surrogate is refused anywhere. It is legal JSON text and occurs in real files,
+  so the record is checked again with ``\\ufffd`` (as many bytes) in place of such escapes;
+* nesting recurses, so depth is counted without recursion before anything is decoded.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from array import array
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType, ValidationError
+from msgspec.json import Decoder
+
+from treering.engine.limits import JSON_DEPTH_MAX, MIB
+
+STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
+_STRINGS: Final = re.compile(STRING, re.DOTALL)
+_TOKENS: Final = re.compile(STRING + rb"|[{}\[\],:]", re.DOTALL)
+_BRACKETS: Final = re.compile(STRING + rb'|[{}\[\]"]', re.DOTALL)
+_ESCAPES: Final = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|\\u[dD][89a-fA-F][0-9a-fA-F]{2}|\\.",
+    re.DOTALL,
+)
+_NOT_NUMBERS: Final = re.compile(STRING + rb"|-?Infinity\b|\bNaN\b", re.DOTALL)
+_SURROGATE_MARK: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_UNBRACKETED: Final = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+_SPACE: Final = b" \t\r\n"
+_QUOTE, _COLON, _COMMA = b'":,'
+_OPEN: Final = b"{["
+
+
+class BadRecordError(Exception):
+    """A line or piece that is not one whole record; ``depth`` is set when it nests too deep."""
+
+    def __init__(self, reason: str, depth: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.depth = depth
+
+
+class Message(Struct, gc=False):
+    """The two members of a message that are looked at for every record."""
+
+    role: str | None | UnsetType = UNSET
+    toolCallId: str | None | UnsetType = UNSET  # noqa: N815 (the file's own spelling)
+
+
+class Fields(Struct):
+    """The facts of a record. A member of an unexpected type reads as UNSET and is counted."""
+
+    type: str | None | UnsetType = UNSET
+    id: str | None | UnsetType = UNSET
+    parentId: str | None | UnsetType = UNSET  # noqa: N815
+    timestamp: str | None | UnsetType = UNSET
+    message: Message | None | UnsetType = UNSET
+    journalFrame: int | None | UnsetType = UNSET  # noqa: N815
+    drifted: int = 0
+    lone_surrogates: int = 0
+
+    @property
+    def kind(self) -> str:
+        """The type as text that can be encoded; empty when it is absent or no string."""
+        return clean(self.type) if isinstance(self.type, str) else ""
+
+
+class Segment(NamedTuple):
+    """One member of an object: where it and its parts begin and end in the record's bytes.
+
+    ``begin`` and ``end`` include the white space around it, but no comma.
+    """
+
+    name: str
+    begin: int
+    value_begin: int
+    value_end: int
+    end: int
+
+
+class _Wire(Struct, gc=False):
+    """What is decoded per record: `Fields` without the counts, which a file must not set."""
+
+    type: str | None | UnsetType = UNSET
+    id: str | None | UnsetType = UNSET
+    parentId: str | None | UnsetType = UNSET  # noqa: N815
+    timestamp: str | None | UnsetType = UNSET
+    message: Message | None | UnsetType = UNSET
+    journalFrame: int | None | UnsetType = UNSET  # noqa: N815
+
+
+_FAST: Final = Decoder(_Wire)
+_WHOLE: Final = Decoder(Raw)
+_TEXT: Final = Decoder(str)
+
+
+def clean(text: str) -> str:
+    """The text with lone surrogates as U+FFFD: what is reported or indexed must be encodable."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode(
+        "utf-16", "replace"
+    )
+
+
+def check(raw: bytes) -> Fields:
+    """The facts of one whole record, or :class:`BadRecordError` with the reason.
+
+    Guarantees for what it returns: UTF-8, nesting within ``JSON_DEPTH_MAX``, one JSON object and
+    nothing after it, with no NaN or Infinity.
+    """
+    if not raw.isascii():
+        _check_utf8(raw)
+    if raw.count(b"[") + raw.count(b"{") > JSON_DEPTH_MAX:
+        _check_depth(raw)
+    try:
+        wire = _FAST.decode(raw)
+    except DecodeError as error:
+        return _check_slowly(raw, error)
+    return Fields(
+        wire.type, wire.id, wire.parentId, wire.timestamp, wire.message, wire.journalFrame
+    )
+
+
+def _check_utf8(raw: bytes) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for begin in range(0, len(raw), MIB):
+        try:
+            decoder.decode(raw[begin : begin + MIB], final=begin + MIB >= len(raw))
+        except UnicodeDecodeError as error:
+            raise BadRecordError(f"is not UTF-8 ({error.reason})") from None
+
+
+def _check_depth(raw: bytes) -> None:
+    """Count brackets outside strings. Up to the first fault of the text, strings are what a
+    parser takes for strings, so no parser can recurse deeper than this count."""
+    steps = array("b")
+    steps.frombytes(_STRINGS.sub(b"", raw).translate(_STEPS, _UNBRACKETED))
+    depth = max(accumulate(steps), default=0)
+    if depth > JSON_DEPTH_MAX:
+        raise BadRecordError(f"nests {depth} deep; the limit is {JSON_DEPTH_MAX}", depth)
+
+
+def _check_slowly(raw: bytes, error: DecodeError) -> Fields:
+    """A record that the fast decoder refused: drifted types and lone surrogates are accepted."""
+    surrogates = 0
+    text = raw
+    if _SURROGATE_MARK.search(raw):
+        text, surrogates = without_lone_surrogates(raw)
+    if isinstance(error, ValidationError) or surrogates:
+        try:
+            _WHOLE.decode(text)
+        except DecodeError as second:
+            error = second
+        else:
+            if raw.lstrip(_SPACE)[:1] != b"{":
+                raise BadRecordError(f"is {_value_name(raw)}, not an object")
+            return _drifted_fields(raw, surrogates)
+    raise BadRecordError(_what_is_wrong(text, error))
+
+
+def without_lone_surrogates(raw: bytes) -> tuple[bytes, int]:
+    r"""The text with ``\ufffd`` for each lone surrogate escape (same length), and their number."""
+    count = 0
+
+    def replace(match: re.Match[bytes]) -> bytes:
+        nonlocal count
+        escape = match[0]
+        if len(escape) != 6:
+            return escape
+        count += 1
+        return rb"\ufffd"
+
+    return _ESCAPES.sub(replace, raw), count
+
+
+def _value_name(raw: bytes) -> str:
+    first = raw.lstrip(_SPACE)[:1]
+    names = {b"[": "an array", b'"': "a string", b"n": "null", b"t": "true", b"f": "false"}
+    return names.get(first, "a number")
+
+
+def _what_is_wrong(raw: bytes, error: DecodeError) -> str:
+    """Why the text is no JSON, in words that name the common faults of real files."""
+    nuls = raw.count(0)
+    if nuls:
+        return "is filled with NUL bytes" if nuls == len(raw) else f"holds {nuls} NUL bytes"
+    token = next((m[0] for m in _NOT_NUMBERS.finditer(raw) if m[0][:1] != b'"'), None)
+    if token is not None:
+        plain = _NOT_NUMBERS.sub(lambda m: m[0] if m[0][:1] == b'"' else b"0", raw)
+        try:
+            _WHOLE.decode(plain)
+        except DecodeError:
+            pass
+        else:
+            return f"holds {token.decode()}, which is not JSON"
+    return f"is not JSON ({str(error).removeprefix('JSON is malformed: ')})"
+
+
+def _drifted_fields(raw: bytes, surrogates: int) -> Fields:
+    """The facts of valid JSON, member by member; ids keep their lone surrogates."""
+    fields = Fields(lone_surrogates=surrogates)
+    values = {s.name: raw[s.value_begin : s.value_end] for s in members(raw)[1]}
+    for name in ("type", "id", "parentId", "timestamp"):
+        if name in values:
+            value = text_of(values[name])
+            setattr(fields, name, value)
+            fields.drifted += value is UNSET
+    if values.get("journalFrame") == b"1":
+        fields.journalFrame = 1
+    message = values.get("message", b"")
+    if message[:1] == b"{":
+        inner = {s.name: message[s.value_begin : s.value_end] for s in members(message)[1]}
+        role, call = (text_of(inner.get(n, b"null")) for n in ("role", "toolCallId"))
+        fields.message = Message(role, call)
+        fields.drifted += (role is UNSET) + (call is UNSET)
+    elif message and message != b"null":
+        fields.drifted += 1
+    return fields
+
+
+def text_of(value: bytes) -> str | None | UnsetType:
+    """The string a JSON value spells (lone surrogates stay), None for null, else UNSET."""
+    if value == b"null":
+        return None
+    if value[:1] != b'"':
+        return UNSET
+    try:
+        return _TEXT.decode(value)
+    except DecodeError:
+        text = json.loads(value.decode())
+        assert isinstance(text, str)
+        return text
+
+
+def object_end(raw: bytes, begin: int, end: int | None = None) -> int:
+    """Where the value that opens at ``begin`` closes; -1 when it does not, or nests too deep.
+
+    Lexical only (strings and brackets): the caller checks the piece it gets.
+    """
+    depth = 0
+    for match in _BRACKETS.finditer(raw, begin, len(raw) if end is None else end):
+        first = raw[match.start()]
+        if first in _OPEN:
+            depth += 1
+            if depth > JSON_DEPTH_MAX:
+                return -1
+        elif first != _QUOTE:
+            depth -= 1
+            if depth <= 0:
+                return match.end()
+        elif match.end() - match.start() == 1:
+            return -1
+    return -1
+
+
+def members(raw: bytes, begin: int = 0) -> tuple[int, list[Segment], int]:
+    """The object that opens at or after ``begin``: its ``{``, its members, its ``}``.
+
+    The text must be valid JSON; duplicate names come as often as they stand there.
+    """
+    found: list[Segment] = []
+    name: str | None = None
+    depth = opened = segment = value = 0
+    for match in _TOKENS.finditer(raw, begin):
+        at = match.start()
+        first = raw[at]
+        if first == _QUOTE:
+            if depth == 1 and name is None:
+                name = str(text_of(match[0]))
+        elif first in _OPEN:
+            depth += 1
+            if depth == 1:
+                opened, segment = at, at + 1
+        elif first == _COLON:
+            if depth == 1:
+                value = at + 1
+        elif first == _COMMA:
+            if depth == 1 and name is not None:
+                found.append(_segment(raw, name, segment, value, at))
+                segment, name = at + 1, None
+        else:
+            depth -= 1
+            if depth == 0:
+                if name is not None:
+                    found.append(_segment(raw, name, segment, value, at))
+                return opened, found, at
+    raise BadRecordError("is not a whole object")
+
+
+def _segment(raw: bytes, name: str, begin: int, value: int, end: int) -> Segment:
+    value_end = end
+    while raw[value] in _SPACE:
+        value += 1
+    while raw[value_end - 1] in _SPACE:
+        value_end -= 1
+    return Segment(name, begin, value, value_end, end)
