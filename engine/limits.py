@@ -46,12 +46,10 @@ COMPLETE_READ_BYTES: Final = 64 * MIB
 PAGE_ENTRIES: Final = 256
 """Default entries per page of a paged read."""
 
-OS_SYNC_INTERVAL_S: Final = 2.0
-"""With ``durability="os"``: longest time that acknowledged bytes stay without a sync."""
-
 INDEX_LAG_FRAMES: Final = 4_096
 INDEX_LAG_S: Final = 1.0
-"""The background catch-up of the index starts after so many frames, or this long after the last."""
+"""The background pass (index catch-up, and the sync of ``durability="os"``) starts after so many
+frames, or this long after the first of them."""
 
 INDEX_TRANSACTION_ROWS: Final = 20_000
 """Rows per index transaction: bounds what a kill repeats, and how long a reader can wait."""

@@ -26,8 +26,8 @@ from treering.engine.journal.format import (
     misunderstood,
     salt_of,
 )
-from treering.engine.journal.payload import PayloadDecoder, dictionary_id
-from treering.engine.journal.reader import Bytes, Place, Scan, read_frame
+from treering.engine.journal.reader import Bytes, Place, Scan
+from treering.engine.journal.shared import SharedFrames
 from treering.engine.limits import PAYLOAD_BYTES_MAX
 
 PROBLEMS_KEPT: Final = 1_000
@@ -60,11 +60,12 @@ class Activated(NamedTuple):
 class History:
     """Feed it every verified frame in order."""
 
-    def __init__(self, source: Bytes, journal_id: bytes, place: Place | None = None) -> None:
-        self._source = source
+    def __init__(
+        self, shared: SharedFrames, journal_id: bytes, place: Place | None = None
+    ) -> None:
+        self.shared = shared
         self.journal_id = journal_id
         self._hex_id = journal_id.hex()
-        self._salt = salt_of(journal_id)
         self._place = place or Place.start()
         self._closed = False
         self._epoch_frames: int | None = 0 if place is None else None
@@ -74,6 +75,7 @@ class History:
         self.frames = 0
         self.last: Frame | None = None
         self.proven_below = 0
+        """Frames below this sequence are proven durable by later ones."""
         self.problems: list[Problem] = []
         self.problem_count = 0
         self.abandoned: list[int] = []
@@ -83,9 +85,7 @@ class History:
         self.gaps: list[tuple[Frame, control.Gap]] = []
         self.open_epoch: control.EpochOpen | None = None
         self.leaf_candidates: deque[Frame] = deque(maxlen=LEAF_CANDIDATES_KEPT)
-        self._dictionaries: dict[int, list[Frame]] = {}
-        self._blobs: dict[int, Frame] = {}
-        self.decoder = PayloadDecoder(self._fetch_dictionary, self._fetch_blob)
+        self.settled: Frame | None = None
 
     @property
     def run_open(self) -> bool:
@@ -96,7 +96,7 @@ class History:
         """Start after a frame that was verified before (its own meaning is already known)."""
         self._closed = frame.kind == Kind.EPOCH_CLOSE
         self.proven_below = max(frame.proves_below, 0)
-        self.last = frame
+        self.last = self.settled = frame
 
     def feed(self, frame: Frame, body: bytes) -> Frame | Activated | None:
         """Take the next frame; what became visible by it, if anything."""
@@ -121,6 +121,7 @@ class History:
             if self._epoch_frames is not None:
                 self._epoch_frames += 1
             self.leaf_candidates.append(frame)
+            self.settled = frame
             return frame
         return self._feed_other(frame, body, place)
 
@@ -148,6 +149,8 @@ class History:
             self._stage(frame, place)
         elif self._run is not None:
             self._abandon(None if not isinstance(result, Activated) else result.first)
+        if self._run is None:
+            self.settled = frame
         return None if staged else result
 
     def _apply(self, frame: Frame, body: bytes) -> tuple[str | None, Frame | Activated | None]:
@@ -155,10 +158,10 @@ class History:
         if kind in _VISIBLE_KINDS:
             return self._apply_visible(frame, body)
         if kind == Kind.BLOB:
-            self._blobs[frame.sequence] = frame
+            self.shared.note_blob(frame)
             return None, None
         try:
-            payload = self.decoder.decode(frame, body[FRAME_HEADER_BYTES:])
+            payload = self.shared.decoder.decode(frame, body[FRAME_HEADER_BYTES:])
         except Undecodable as error:
             return error.what, None
         if kind == Kind.EPOCH_OPEN:
@@ -168,7 +171,7 @@ class History:
         if kind == Kind.EPOCH_CLOSE:
             return self._apply_close(frame, payload), None
         if kind == Kind.DICTIONARY:
-            return self._apply_dictionary(frame, payload), None
+            return self.shared.note_dictionary(frame, payload), None
         if kind == Kind.SESSION:
             self.session = frame
         elif kind == Kind.PROVENANCE:
@@ -185,7 +188,7 @@ class History:
     ) -> tuple[str | None, Frame | Activated | None]:
         if frame.kind == Kind.LEAF:
             try:
-                payload = self.decoder.decode(frame, body[FRAME_HEADER_BYTES:])
+                payload = self.shared.decoder.decode(frame, body[FRAME_HEADER_BYTES:])
             except Undecodable as error:
                 return error.what, None
             if control.decode_leaf(payload) is None:
@@ -230,16 +233,6 @@ class History:
             return f"EPOCH_CLOSE counts {closed.frames} frames of {self._epoch_frames}"
         return None
 
-    def _apply_dictionary(self, frame: Frame, payload: bytes) -> str | None:
-        number = dictionary_id(payload)
-        if number == 0:
-            return "DICTIONARY without an id"
-        copies = self._dictionaries.setdefault(number, [])
-        if copies and self._stored_payload(copies[0]) != payload:
-            return f"DICTIONARY {number} with other bytes than before"
-        copies.append(frame)
-        return None
-
     def _stage(self, frame: Frame, place: Place) -> None:
         if self._run is None:
             self._run, self._run_count = place, 0
@@ -261,23 +254,6 @@ class History:
         self.problem_count += 1
         if len(self.problems) < PROBLEMS_KEPT:
             self.problems.append(Problem(frame.sequence, frame.offset, why))
-
-    def _stored_payload(self, frame: Frame) -> bytes:
-        length = frame.end - frame.offset
-        _, stored = read_frame(self._source, self._salt, frame.offset, length, frame.revision)
-        return self.decoder.decode(frame, stored)
-
-    def _fetch_dictionary(self, number: int, before: int) -> bytes:
-        for frame in self._dictionaries.get(number, ()):
-            if frame.sequence < before:
-                return self._stored_payload(frame)
-        raise Undecodable(f"DICTIONARY {number} is not there", path=self._source.path)
-
-    def _fetch_blob(self, sequence: int, before: int) -> bytes:
-        frame = self._blobs.get(sequence)
-        if frame is None or sequence >= before:
-            raise Undecodable(f"BLOB {sequence} is not there", path=self._source.path)
-        return self._stored_payload(frame)
 
 
 def _breaks_order(frame: Frame, place: Place) -> str | None:
@@ -304,10 +280,16 @@ class Walk:
     """
 
     def __init__(
-        self, source: Bytes, journal_id: bytes, place: Place | None = None, *, behind: Frame | None = None
+        self,
+        source: Bytes,
+        journal_id: bytes,
+        *,
+        behind: Frame | None = None,
+        shared: SharedFrames | None = None,
     ) -> None:
         self._source = source
-        self.history = History(source, journal_id, place)
+        place = None if behind is None else Place.behind(behind)
+        self.history = History(shared or SharedFrames(source, journal_id), journal_id, place)
         if behind is not None:
             self.history.resume_behind(behind)
         self._salt = salt_of(journal_id)

@@ -8,7 +8,7 @@ append: after a predecessor's failed sync the page cache may show what the devic
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import xxhash
@@ -71,9 +71,11 @@ def open_for_writing(
     top: str,
     quarantine_folder: str,
     note_path: str | None = None,
-    hint: Hint | None = None,
+    hint: Callable[[], Hint | None] | None = None,
 ) -> Opened:
     """Own the journal and bring it into a state in which the next append is whole.
+
+    ``hint`` is called once the journal is locked: only an owner may open the index for writing.
 
     Raises:
         Owned: somebody else has it.
@@ -91,11 +93,12 @@ def open_for_writing(
         except OSError as error:
             raise from_os_error(error, "sync the journal", path) from error
         source = FileBytes(owner.file, path, size)
+        known = hint() if hint is not None else None
         found = examine(
             source,
-            watermark=hint.watermark if hint else None,
-            known_ids=[hint.journal_id] if hint else (),
-            from_frame=_hinted_frame(source, hint),
+            watermark=known.watermark if known else None,
+            known_ids=[known.journal_id] if known else (),
+            from_frame=_hinted_frame(source, known),
         )
         if found.case not in ("A", "E"):
             raise found.refusal()

@@ -48,6 +48,10 @@ class FileBytes:
         self.path = path
         self.size = size
 
+    def captured(self, size: int) -> FileBytes:
+        """The same file up to another captured size."""
+        return FileBytes(self._file, self.path, size)
+
     def read_at(self, offset: int, length: int) -> bytes:
         """See :class:`Bytes`. A read error is an error of the machine, never damage."""
         length = min(length, self.size - offset)

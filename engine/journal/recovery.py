@@ -120,6 +120,7 @@ class Examination:
         self.beyond_count = 0
         self.watermark: Watermark | None = None
         self.watermark_broken = False
+        self.from_header = True
         self.unproven_from = FILE_HEADER_BYTES
         self.proven_below = 0
         self.epoch_max = 0
@@ -221,8 +222,8 @@ def examine(
 
 def _scan(found: Examination, from_frame: Frame | None) -> None:
     assert found.journal_id is not None
-    place = None if from_frame is None else Place.behind(from_frame)
-    walk = Walk(found.source, found.journal_id, place, behind=from_frame)
+    walk = Walk(found.source, found.journal_id, behind=from_frame)
+    found.from_header = from_frame is None
     watch = _Watch(found, from_frame)
     walk.run(watch.see)
     walk.history.finish()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from treering.engine import environment
@@ -33,7 +33,6 @@ from treering.engine.journal.disk import write_all
 from treering.engine.journal.format import (
     CODEC_RAW,
     DIGEST_BYTES,
-    ENVELOPE_BYTES,
     EPOCH_MAX,
     FLAG_STAGED,
     SEQUENCE_MAX,
@@ -141,6 +140,8 @@ def epoch_open_payload(
     journal_id: bytes, epoch: int, purpose: control.Purpose, durability: Durability
 ) -> bytes:
     """The payload of an EPOCH_OPEN written by this process now."""
+    from treering import __version__
+
     from treering import __version__
 
     return control.encode(
@@ -270,8 +271,11 @@ class JournalWriter:
             if self.dirty:
                 self._sync()
 
-    def close(self) -> None:
-        """Write EPOCH_CLOSE if anything was written, and give the ownership back. Idempotent."""
+    def close(self, before_release: Callable[[], None] | None = None) -> None:
+        """Write EPOCH_CLOSE if anything was written, and give the ownership back. Idempotent.
+
+        ``before_release`` is called when everything is durable and the file is still owned.
+        """
         with self._lock:
             if not self.owner.is_open:
                 self.owner.release()
@@ -279,6 +283,8 @@ class JournalWriter:
             try:
                 if self._epoch_is_open and self._failure is None:
                     self._close_epoch()
+                if before_release is not None:
+                    before_release()
             finally:
                 self.owner.release()
 
@@ -448,8 +454,3 @@ def _joined(pieces: list[bytes]) -> Iterable[bytes]:
         total += len(piece)
     if group:
         yield b"".join(group)
-
-
-def frame_length(frame: Frame) -> int:
-    """Bytes of the whole frame in the file."""
-    return ENVELOPE_BYTES + frame.stored

@@ -3,7 +3,7 @@
 Two passes over one captured size. The first creates nothing: it decides whether the source is
 accepted, counts, and derives ids. The second yields the entries; a digest over all captured bytes
 proves at its end that both passes saw the same file. Both stream: memory is one record and a few
-integers per entry.
+integers (and one string per distinct id) for each entry.
 
 Strict is the default and refuses at the first record that is not whole. ``salvage`` takes every
 whole record and says piece by piece what it left out.
@@ -11,27 +11,22 @@ whole record and says piece by piece what it left out.
 
 from __future__ import annotations
 
-import re
-from array import array
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
+import msgspec
 import xxhash
 
-from treering.engine.errors import (
-    Invalid,
-    InvalidSource,
-    LimitExceeded,
-    SourceChanged,
-    TreeringError,
-    Unsupported,
+from treering.engine.errors import LimitExceeded, SourceChanged
+from treering.engine.transfer.legacy_json import BadRecordError, check
+from treering.engine.transfer.legacy_model import (
+    Analysis,
+    BlankRun,
+    CopyLimits,
+    Header,
+    Prepared,
 )
-from treering.engine.limits import COMPLETE_READ_BYTES, COMPLETE_READ_ENTRIES, MIB
-from treering.engine.transfer.legacy_json import BadRecordError, clean, members, text_of
 from treering.engine.transfer.legacy_read import (
-    SALVAGE,
-    Blank,
     Format,
     LeftOut,
     Whole,
@@ -41,14 +36,22 @@ from treering.engine.transfer.legacy_read import (
     salvaged_items,
     strict_items,
 )
-from treering.engine.transfer.legacy_tree import Oddities
-from treering.engine.transfer.records import BOM, LINE_BYTES_MAX, Hashed, Source
-from treering.engine.transfer.upgrade import NO_ID, DerivedIds, IdMap, hex_id, upgrade_v1, upgrade_v2
+from treering.engine.transfer.legacy_scan import Scan
+from treering.engine.transfer.records import (
+    BOM,
+    LINE_BYTES_MAX,
+    Hashed,
+    Source,
+    is_blank,
+    numbered_lines,
+)
+from treering.engine.transfer.upgrade import NO_ID, IdMap, hex_id, upgrade_v1, upgrade_v2
 
 __all__ = [
     "Analysis",
     "BlankRun",
     "CopyLimits",
+    "Format",
     "Header",
     "LeftOut",
     "Prepared",
@@ -57,90 +60,6 @@ __all__ = [
     "prepare",
     "rebuild",
 ]
-
-UPGRADE_GROWTH_BYTES: Final = 1024
-"""An upgrade adds less than this to a record (three ids and their member names)."""
-
-BLANK_RUNS_MAX: Final = 65_536
-BLANK_TEXT_BYTES_MAX: Final = 1 * MIB
-"""Blank lines noted with their place: they go into one PROVENANCE payload."""
-
-LEFT_OUT_MAX: Final = 65_536
-"""Pieces left out by a salvage. A file with more is no session, and the list is held in memory."""
-
-_HEADERLESS_PROBE_ENTRIES: Final = 8
-_DEPTH: Final = re.compile(rb"0|[1-9][0-9]{0,15}")
-_DEPTH_MAX: Final = 2**53 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class CopyLimits:
-    """Limits of one copy: entries after the header, and JSON bytes with the header's."""
-
-    entries: int | None = COMPLETE_READ_ENTRIES
-    json_bytes: int | None = COMPLETE_READ_BYTES
-
-    def __post_init__(self) -> None:
-        for value in (self.entries, self.json_bytes):
-            if value is not None and value < 0:
-                raise Invalid(f"a copy limit cannot be negative: {value}")
-
-
-class BlankRun(NamedTuple):
-    """``count`` equal lines without a record, before the record of that index (header 0).
-
-    ``count`` is 0 for the blank end of a file that no LF ends: it stands there once, without LF.
-    """
-
-    index: int
-    text: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What the header says; lone surrogates read as U+FFFD. ``raw`` of the analysis is exact."""
-
-    id: str
-    cwd: str | None = None
-    timestamp: str | None = None
-    parent_session: str | None = None
-    rlm_depth: int | None = None
-
-
-class Prepared(NamedTuple):
-    """One entry as it is to be stored, and the line it came from."""
-
-    raw: bytes
-    line: int
-    kind: str
-    request: bool
-
-
-@dataclass(slots=True)
-class Analysis:
-    """What pass 1 found; :func:`prepare` needs it unchanged."""
-
-    format: Format
-    salvage: bool
-    captured_bytes: int
-    bom: bool
-    version: int | None = None
-    effective_version: int = 3
-    header_raw: bytes | None = None
-    header: Header | None = None
-    digest: str = ""
-    entry_count: int = 0
-    json_bytes: int = 0
-    blank_lines: list[BlankRun] = field(default_factory=list)
-    byte_exact: bool = False
-    oddities: dict[str, int] = field(default_factory=dict)
-    left_out: list[LeftOut] = field(default_factory=list)
-    taken_apart: list[int] = field(default_factory=list)
-    header_position: int | None = None
-    ids: array[int] = field(default_factory=lambda: array("q"), repr=False)
-    symbols: dict[str, int] = field(default_factory=dict, repr=False)
-    first_seen: array[int] = field(default_factory=lambda: array("q"), repr=False)
 
 
 def analyse(source: Source, *, limits: CopyLimits | None, salvage: bool = False) -> Analysis:
@@ -156,7 +75,7 @@ def analyse(source: Source, *, limits: CopyLimits | None, salvage: bool = False)
     digest = xxhash.xxh3_128()
     hashed = Hashed(source, digest.update)
     analysis = Analysis(found, salvage, source.size, bom_length(source) > 0)
-    scan = _Scan(source, analysis, limits or CopyLimits(None, None))
+    scan = Scan(source, analysis, limits or CopyLimits(None, None))
     for item in salvaged_items(hashed, found) if salvage else strict_items(hashed):
         scan.take(item)
     hashed.finish()
@@ -165,53 +84,167 @@ def analyse(source: Source, *, limits: CopyLimits | None, salvage: bool = False)
     return analysis
 
 
-class _Scan:
-    """Pass 1: one call per record, blank line or piece left out."""
+def prepare(source: Source, analysis: Analysis) -> Iterator[Prepared]:
+    """The entries in order, as they are to be stored: second headers too, the header not.
 
-    def __init__(self, source: Source, analysis: Analysis, limits: CopyLimits) -> None:
-        self.source = source
-        self.analysis = analysis
-        self.entries_max = limits.entries
-        self.bytes_max = limits.json_bytes
-        self.oddities = Oddities()
-        self.ids: DerivedIds | None = DerivedIds()
-        self.position = 0
-        self.probed = 0
-        self.probe_has_ids = False
-        self.blank_bytes = 0
+    Raises SourceChanged when the bytes are not those of the analysis. That may show only after
+    the last entry, so the caller publishes nothing before this iterator has ended.
+    """
+    digest = xxhash.xxh3_128()
+    hashed = Hashed(source, digest.update)
+    if source.size != analysis.captured_bytes:
+        raise _changed(source)
+    upgrade = _Upgrade(analysis)
+    position = -1
+    for position, record in enumerate(_records(hashed, analysis)):
+        if position >= analysis.record_count:
+            raise _changed(source)
+        if position == analysis.header_position:
+            continue
+        raw = upgrade.entry(position, record)
+        if len(raw) > LINE_BYTES_MAX:
+            raise LimitExceeded(
+                f"line {record.number} is too long after its upgrade",
+                limit=LINE_BYTES_MAX,
+                need=len(raw),
+                path=source.path,
+                offset=record.offset,
+            )
+        yield Prepared(raw, record.number, record.kind, record.kind == "request")
+    hashed.finish()
+    if position + 1 != analysis.record_count or digest.hexdigest() != analysis.digest:
+        raise _changed(source)
 
-    def take(self, item: Whole | Blank | LeftOut) -> None:
-        if isinstance(item, Whole):
-            self._record(item)
-        elif isinstance(item, Blank):
-            self._blank(item)
-        else:
-            self._left_out(item)
 
-    def _record(self, item: Whole) -> None:
-        analysis = self.analysis
-        raw, fields = item.raw, item.fields
-        analysis.json_bytes += len(raw)
-        if self.bytes_max is not None and analysis.json_bytes > self.bytes_max:
-            raise self._over(item, "bytes of JSON", self.bytes_max, analysis.json_bytes)
-        session = fields.type == "session"
-        if analysis.header is None and (session or not analysis.salvage):
-            header = self._header(item)
-            if header:
-                self.position += 1
-                return
-        analysis.entry_count += 1
-        if self.entries_max is not None and analysis.entry_count > self.entries_max:
-            raise self._over(item, "entries", self.entries_max, analysis.entry_count)
-        if item.shared and self._again_on(item.number):
-            analysis.taken_apart.append(item.number)
-        self.oddities.note_bytes(raw, fields)
-        if session:
-            self.oddities.counts["second_headers"] += 1
-        else:
-            self.oddities.note_entry(self.position, raw, fields)
-            if self.probed < _HEADERLESS_PROBE_ENTRIES:
-                self.probed += 1
-                self.probe_has_ids |= isinstance(fields.id, str)
-        self._derive(item, session=session)
-        self.position += 1
+def rebuild(
+    header_raw: bytes | None,
+    entries: Iterable[bytes],
+    blanks: Sequence[tuple[int, str, int]],
+    bom: bool,  # noqa: FBT001 (the four parts of a file, in the order of the format)
+) -> Iterator[bytes]:
+    """The exact bytes of a source again, from what an import keeps of it; in pieces.
+
+    For sources whose analysis says ``byte_exact``. Entries that follow the source's own come after
+    its last blank lines only if their places say so: give the source's entries alone.
+    """
+    if bom:
+        yield BOM
+    runs = iter(blanks)
+    run = next(runs, None)
+    index = -1
+    for index, raw in enumerate(_with_header(header_raw, entries)):
+        while run is not None and run[0] <= index:
+            yield from _blank_lines(run)
+            run = next(runs, None)
+        yield raw
+        yield b"\n"
+    while run is not None:
+        yield from _blank_lines(run)
+        run = next(runs, None)
+
+
+def _with_header(header_raw: bytes | None, entries: Iterable[bytes]) -> Iterator[bytes]:
+    if header_raw is not None:
+        yield header_raw
+    yield from entries
+
+
+def _blank_lines(run: tuple[int, str, int]) -> Iterator[bytes]:
+    _, text, count = run
+    line = text.encode()
+    if count == 0:
+        yield line
+    step = max(1, 65_536 // (len(line) + 1))
+    for done in range(0, count, step):
+        yield (line + b"\n") * min(step, count - done)
+
+
+class _Again(NamedTuple):
+    """A record of pass 2; ``old_id`` only where an upgrade needs it."""
+
+    number: int
+    offset: int
+    raw: bytes
+    kind: str
+    old_id: str | None
+
+
+class _Kind(msgspec.Struct, gc=False):
+    type: str
+
+
+_KIND = msgspec.json.Decoder(_Kind)
+
+
+def _records(source: Hashed, analysis: Analysis) -> Iterator[_Again]:
+    """The same records as in pass 1, with no more decoding than their use takes."""
+    if analysis.salvage:
+        for item in salvaged_items(source, analysis.format):
+            if isinstance(item, Whole):
+                yield _again(item)
+        return
+    plain = analysis.effective_version == 3
+    for line in numbered_lines(source, start=bom_length(source)):
+        raw = line.raw
+        if line.length != len(raw):
+            raise _changed(source)
+        if is_blank(raw):
+            continue
+        if plain:
+            try:
+                yield _Again(line.number, line.offset, raw, _KIND.decode(raw).type, None)
+                continue
+            except msgspec.DecodeError:  # no type, or a lone surrogate: look again
+                pass
+        try:
+            fields = check(raw)
+        except BadRecordError as error:
+            raise _changed(source) from error
+        yield _again(Whole(line.number, line.offset, raw, fields))
+
+
+def _again(item: Whole) -> _Again:
+    old_id = item.fields.id
+    kind = item.fields.kind
+    return _Again(
+        item.number, item.offset, item.raw, kind, old_id if isinstance(old_id, str) else None
+    )
+
+
+def _changed(source: Source) -> SourceChanged:
+    return SourceChanged(
+        "the source changed between its two readings",
+        path=source.path,
+        next_step="import again when nothing writes to it",
+    )
+
+
+class _Upgrade:
+    """The entry at each position in version 3; bytes that no upgrade touches stay as they are."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self._version = analysis.effective_version
+        self._ids = analysis.ids
+        # A writer of version 1 counted its header as record 0, also where it is lost now.
+        self._index_shift = 0 if analysis.header_position is not None else 1
+        self._map = IdMap(analysis.ids, analysis.symbols, analysis.first_seen)
+        self._parent: str | None = None
+
+    def entry(self, position: int, record: _Again) -> bytes:
+        if self._version == 3 or record.kind == "session":
+            return record.raw
+        if self._version == 2:
+            return upgrade_v2(record.raw)
+        new_id = hex_id(self._ids[position])
+
+        def first_kept(index: int) -> str | None:
+            target = index - self._index_shift
+            if 0 <= target < position and self._ids[target] != NO_ID:
+                return hex_id(self._ids[target])
+            return None
+
+        raw = upgrade_v1(record.raw, new_id, self._parent, self._map.resolve, first_kept)
+        self._parent = new_id
+        if record.old_id is not None:
+            self._map.passed(record.old_id, position)
+        return raw

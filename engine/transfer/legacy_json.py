@@ -25,7 +25,10 @@ from treering.engine.limits import JSON_DEPTH_MAX, MIB
 
 STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
 _STRINGS: Final = re.compile(STRING, re.DOTALL)
-_TOKENS: Final = re.compile(STRING + rb"|[{}\[\],:]", re.DOTALL)
+_OPENING: Final = re.compile(rb"[ \t\r\n]*+\{")
+_MEMBER: Final = re.compile(rb"[ \t\r\n]*+(" + STRING + rb")[ \t\r\n]*+:[ \t\r\n]*+", re.DOTALL)
+_SCALAR: Final = re.compile(STRING + rb"|[^ \t\r\n,}]++", re.DOTALL)
+_AFTER: Final = re.compile(rb"[ \t\r\n]*+[,}]")
 _BRACKETS: Final = re.compile(STRING + rb'|[{}\[\]"]', re.DOTALL)
 _ESCAPES: Final = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -37,7 +40,7 @@ _SURROGATE_MARK: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _UNBRACKETED: Final = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _SPACE: Final = b" \t\r\n"
-_QUOTE, _COLON, _COMMA = b'":,'
+_QUOTE, _CLOSE = b'"}'
 _OPEN: Final = b"{["
 
 
@@ -53,19 +56,19 @@ class BadRecordError(Exception):
 class Message(Struct, gc=False):
     """The two members of a message that are looked at for every record."""
 
-    role: str | None | UnsetType = UNSET
-    toolCallId: str | None | UnsetType = UNSET  # noqa: N815 (the file's own spelling)
+    role: str | UnsetType | None = UNSET
+    toolCallId: str | UnsetType | None = UNSET  # noqa: N815 (the file's own spelling)
 
 
 class Fields(Struct):
     """The facts of a record. A member of an unexpected type reads as UNSET and is counted."""
 
-    type: str | None | UnsetType = UNSET
-    id: str | None | UnsetType = UNSET
-    parentId: str | None | UnsetType = UNSET  # noqa: N815
-    timestamp: str | None | UnsetType = UNSET
-    message: Message | None | UnsetType = UNSET
-    journalFrame: int | None | UnsetType = UNSET  # noqa: N815
+    type: str | UnsetType | None = UNSET
+    id: str | UnsetType | None = UNSET
+    parentId: str | UnsetType | None = UNSET  # noqa: N815
+    timestamp: str | UnsetType | None = UNSET
+    message: Message | UnsetType | None = UNSET
+    journalFrame: int | UnsetType | None = UNSET  # noqa: N815
     drifted: int = 0
     lone_surrogates: int = 0
 
@@ -91,12 +94,12 @@ class Segment(NamedTuple):
 class _Wire(Struct, gc=False):
     """What is decoded per record: `Fields` without the counts, which a file must not set."""
 
-    type: str | None | UnsetType = UNSET
-    id: str | None | UnsetType = UNSET
-    parentId: str | None | UnsetType = UNSET  # noqa: N815
-    timestamp: str | None | UnsetType = UNSET
-    message: Message | None | UnsetType = UNSET
-    journalFrame: int | None | UnsetType = UNSET  # noqa: N815
+    type: str | UnsetType | None = UNSET
+    id: str | UnsetType | None = UNSET
+    parentId: str | UnsetType | None = UNSET  # noqa: N815
+    timestamp: str | UnsetType | None = UNSET
+    message: Message | UnsetType | None = UNSET
+    journalFrame: int | UnsetType | None = UNSET  # noqa: N815
 
 
 _FAST: Final = Decoder(_Wire)
@@ -106,8 +109,10 @@ _TEXT: Final = Decoder(str)
 
 def clean(text: str) -> str:
     """The text with lone surrogates as U+FFFD: what is reported or indexed must be encodable."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode(
-        "utf-16", "replace"
+    return (
+        text
+        if text.isascii()
+        else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     )
 
 
@@ -227,7 +232,7 @@ def _drifted_fields(raw: bytes, surrogates: int) -> Fields:
     return fields
 
 
-def text_of(value: bytes) -> str | None | UnsetType:
+def text_of(value: bytes) -> str | UnsetType | None:
     """The string a JSON value spells (lone surrogates stay), None for null, else UNSET."""
     if value == b"null":
         return None
@@ -268,38 +273,27 @@ def members(raw: bytes, begin: int = 0) -> tuple[int, list[Segment], int]:
     The text must be valid JSON; duplicate names come as often as they stand there.
     """
     found: list[Segment] = []
-    name: str | None = None
-    depth = opened = segment = value = 0
-    for match in _TOKENS.finditer(raw, begin):
-        at = match.start()
-        first = raw[at]
-        if first == _QUOTE:
-            if depth == 1 and name is None:
-                name = str(text_of(match[0]))
-        elif first in _OPEN:
-            depth += 1
-            if depth == 1:
-                opened, segment = at, at + 1
-        elif first == _COLON:
-            if depth == 1:
-                value = at + 1
-        elif first == _COMMA:
-            if depth == 1 and name is not None:
-                found.append(_segment(raw, name, segment, value, at))
-                segment, name = at + 1, None
+    opening = _OPENING.match(raw, begin)
+    at = opened = -1 if opening is None else opening.end() - 1
+    while opening is not None:
+        at += 1
+        member = _MEMBER.match(raw, at)
+        if member is None:
+            break
+        value = member.end()
+        if raw[value] in _OPEN:
+            value_end = object_end(raw, value)
         else:
-            depth -= 1
-            if depth == 0:
-                if name is not None:
-                    found.append(_segment(raw, name, segment, value, at))
-                return opened, found, at
-    raise BadRecordError("is not a whole object")
-
-
-def _segment(raw: bytes, name: str, begin: int, value: int, end: int) -> Segment:
-    value_end = end
-    while raw[value] in _SPACE:
-        value += 1
-    while raw[value_end - 1] in _SPACE:
-        value_end -= 1
-    return Segment(name, begin, value, value_end, end)
+            scalar = _SCALAR.match(raw, value)
+            value_end = -1 if scalar is None else scalar.end()
+        after = _AFTER.match(raw, value_end) if value_end >= 0 else None
+        if after is None:
+            break
+        begin, at = at, after.end() - 1
+        found.append(Segment(str(text_of(member[1])), begin, value, value_end, at))
+        if raw[at] == _CLOSE:
+            return opened, found, at
+    closing = _AFTER.match(raw, at) if opening is not None and not found else None
+    if closing is None or raw[closing.end() - 1] != _CLOSE:
+        raise BadRecordError("is not a whole object")
+    return opened, [], closing.end() - 1

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from treering.engine.limits import JSON_DEPTH_MAX, SCAN_CHUNK_BYTES
+from treering.engine.limits import JSON_DEPTH_MAX, MIB, SCAN_CHUNK_BYTES
 from treering.engine.transfer.legacy_json import (
     BadRecordError,
     Fields,
@@ -20,19 +20,19 @@ from treering.engine.transfer.legacy_json import (
     members,
     object_end,
 )
+from treering.engine.transfer.legacy_tree import KNOWN_KINDS
 from treering.engine.transfer.records import LINE_BYTES_MAX, Source
 
-SCAN_FACTOR: Final = 16
-"""A search for records on one line scans at most this many times its length, then gives up."""
+SCAN_FACTOR: Final = 4
+SCAN_BYTES: Final = 16 * MIB
+"""Bounds a search for records on one line, which is quadratic for a line made for it: at most
+``SCAN_FACTOR`` times its length and ``SCAN_BYTES`` are scanned, then the rest is left out."""
 
 _START: Final = re.compile(rb'\{[ \t\r]*"type"[ \t\r]*:')
 _SPACE_OR_NUL: Final = re.compile(rb"[ \t\r\0]*+")
 _SPACE: Final = re.compile(rb"[ \t\r\n]*+")
 _TOKENS: Final = re.compile(rb'"(?:[^"\\\n]++|\\[^\n])*+"|[{}\[\]"]')
-_BLOCK_KINDS: Final = frozenset(
-    {"text", "thinking", "redacted_thinking", "image", "toolCall", "tool_use", "tool_result"}
-)
-"""Content blocks: whole objects with a type inside a torn message, but no records."""
+_ENTRY_MEMBERS: Final = frozenset({"timestamp", "parentId"})
 
 
 class Piece(NamedTuple):
@@ -47,7 +47,7 @@ class Piece(NamedTuple):
 def take_apart(raw: bytes, reason: str) -> list[Piece]:
     """The pieces of a line that is not one whole record, for the given reason."""
     pieces: list[Piece] = []
-    budget = [SCAN_FACTOR * len(raw)]
+    budget = [SCAN_FACTOR * len(raw) + SCAN_BYTES]
     at = 0
     while True:
         begin = at
@@ -103,12 +103,17 @@ def _next_record(raw: bytes, begin: int, budget: list[int]) -> int:
 
 
 def _is_entry(raw: bytes, piece: Piece, fields: Fields) -> bool:
+    """Whether the object is more than a content block or an argument of the torn record.
+
+    A record torn right behind such an object looks as if a whole one followed. Entries have a
+    type that is known, or else the members that every writer gives them.
+    """
     if not isinstance(fields.type, str):
         return False
-    if fields.type not in _BLOCK_KINDS:
+    if fields.type == "session" or fields.type in KNOWN_KINDS:
         return True
     names = {s.name for s in members(raw[piece.begin : piece.end])[1]}
-    return not names.isdisjoint(("timestamp", "parentId"))
+    return not names.isdisjoint(_ENTRY_MEMBERS)
 
 
 def _why(piece: bytes) -> str:

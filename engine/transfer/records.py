@@ -146,9 +146,7 @@ def is_blank(raw: bytes) -> bool:
     return raw[:1] != b"{" and not raw.strip(BLANK_BYTES)
 
 
-def lines(
-    source: Source, chunk_bytes: int = SCAN_CHUNK_BYTES
-) -> Iterator[tuple[int, bytes, bool]]:
+def lines(source: Source, chunk_bytes: int = SCAN_CHUNK_BYTES) -> Iterator[tuple[int, bytes, bool]]:
     """Every line as (offset, bytes without the LF, whether an LF ended it).
 
     Memory is one line and one chunk. A line over ``LINE_BYTES_MAX`` raises

@@ -66,7 +66,9 @@ class IdMap:
 
     def passed(self, old_id: str, position: int) -> None:
         """The reader has passed the entry with this old id."""
-        self._latest[self._symbols[old_id]] = position
+        symbol = self._symbols.get(old_id)
+        if symbol is not None:  # else the source changed, which its digest will show
+            self._latest[symbol] = position
 
     def resolve(self, old_id: str) -> str | None:
         """The new id, or None when no entry had the old one."""
@@ -149,9 +151,12 @@ def _unlisted(
             new = resolve(old)
             if new is not None:
                 return _with_value(raw, segment, _quoted(new))
-    elif segment.name == "message" and value[:1] == b"{":
-        if text_of(values.get("type", b"null")) == "message":
-            return _with_value(raw, segment, _without_hook_role(value))
+    elif (
+        segment.name == "message"
+        and value[:1] == b"{"
+        and text_of(values.get("type", b"null")) == "message"
+    ):
+        return _with_value(raw, segment, _without_hook_role(value))
     return raw[segment.begin : segment.end]
 
 

@@ -1,0 +1,85 @@
+"""Frames that other frames need for decoding: DICTIONARY and BLOB, found when they are asked for."""
+
+from __future__ import annotations
+
+from treering.engine.errors import Undecodable
+from treering.engine.journal.format import FRAME_HEADER_BYTES, Frame, Kind, salt_of
+from treering.engine.journal.payload import PayloadDecoder, dictionary_id
+from treering.engine.journal.reader import Bytes, Place, Scan, read_frame
+
+
+class SharedFrames:
+    """The directory of one journal's dictionaries and blobs, and the decoder that uses it.
+
+    It fills itself by a verified scan the first time that something unknown is asked for, so that
+    a journal without shared frames never pays for it.
+    """
+
+    def __init__(self, source: Bytes, journal_id: bytes) -> None:
+        self._source = source
+        self._salt = salt_of(journal_id)
+        self._scanned = Place.start()
+        self._dictionaries: dict[int, dict[int, Frame]] = {}
+        self._blobs: dict[int, Frame] = {}
+        self.decoder = PayloadDecoder(self._fetch_dictionary, self._fetch_blob)
+
+    def note_blob(self, frame: Frame) -> None:
+        """Remember a BLOB."""
+        self._blobs[frame.sequence] = frame
+
+    def note_dictionary(self, frame: Frame, payload: bytes) -> str | None:
+        """Remember a DICTIONARY; why it breaks a rule, if it does."""
+        number = dictionary_id(payload)
+        if number == 0:
+            return "DICTIONARY without an id"
+        copies = self._dictionaries.setdefault(number, {})
+        for sequence, copy in copies.items():
+            if sequence != frame.sequence and self.payload_of(copy) != payload:
+                return f"DICTIONARY {number} with other bytes than before"
+        copies[frame.sequence] = frame
+        return None
+
+    def payload_of(self, frame: Frame) -> bytes:
+        """The decoded payload of a frame whose header is known.
+
+        Raises:
+            Damaged: the frame does not verify any more.
+            Undecodable: its payload cannot be produced.
+        """
+        length = frame.end - frame.offset
+        _, stored = read_frame(self._source, self._salt, frame.offset, length, frame.revision)
+        return self.decoder.decode(frame, stored)
+
+    def _scan_to(self, before: int) -> None:
+        scan = Scan(self._source, self._salt, self._scanned)
+        for frame, body in scan.frames():
+            if frame.sequence >= before:
+                return
+            self._scanned = Place.behind(frame)
+            if frame.kind == Kind.BLOB:
+                self.note_blob(frame)
+            elif frame.kind == Kind.DICTIONARY:
+                self.note_dictionary(frame, self.decoder.decode(frame, body[FRAME_HEADER_BYTES:]))
+
+    def _fetch_dictionary(self, number: int, before: int) -> bytes:
+        frame = self._dictionary(number, before)
+        if frame is None:
+            self._scan_to(before)
+            frame = self._dictionary(number, before)
+        if frame is None:
+            raise Undecodable(f"DICTIONARY {number} is not there", path=self._source.path)
+        return self.payload_of(frame)
+
+    def _dictionary(self, number: int, before: int) -> Frame | None:
+        for sequence, frame in self._dictionaries.get(number, {}).items():
+            if sequence < before:
+                return frame
+        return None
+
+    def _fetch_blob(self, sequence: int, before: int) -> bytes:
+        if sequence < before and sequence not in self._blobs:
+            self._scan_to(before)
+        frame = self._blobs.get(sequence)
+        if frame is None or sequence >= before:
+            raise Undecodable(f"BLOB {sequence} is not there", path=self._source.path)
+        return self.payload_of(frame)

@@ -1,0 +1,255 @@
+"""What callers hand in becomes bytes that can be stored, or a typed error before anything is.
+
+Accepted: a mapping, a typed entry, or the exact bytes of one JSON object. What JSON cannot hold
+(NaN, Infinity, lone surrogates, over-deep nesting) is refused with the path inside the value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from treering.engine.errors import InvalidEntry, InvalidId, LimitExceeded
+from treering.engine.journal.format import Kind
+from treering.engine.limits import ENTRY_ID_CHARS_MAX, JSON_DEPTH_MAX, PAYLOAD_BYTES_MAX
+from treering.engine.session.entries import EntryBase
+from treering.engine.transfer.legacy_json import BadRecordError, check
+
+EntryInput = Mapping[str, Any] | EntryBase | bytes
+
+_OWN_MEMBERS: Final = ("type", "id", "parentId", "timestamp")
+_FORGEABLE: Final = ("requestOutput", "requestOutputs", "plannerRequest")
+"""Members that only the engine's own verbs may write."""
+
+
+class References(msgspec.Struct, rename="camel"):
+    """Members that name other entries and are checked before writing."""
+
+    target_id: str | None = None
+    first_kept_entry_id: str | None = None
+
+
+class Admitted(NamedTuple):
+    """An entry that can be stored as soon as its place is known.
+
+    ``rest`` is the JSON of the members besides type, id, parentId and timestamp; for exact bytes
+    ``raw`` is what is stored.
+    """
+
+    kind: str
+    rest: bytes
+    raw: bytes | None
+    id: str | None
+    parent_given: bool
+    parent: str | None
+    timestamp: str | None
+    references: References | None
+
+    @property
+    def frame_kind(self) -> Kind:
+        """Request records do not move the leaf; they have a frame kind of their own."""
+        return Kind.REQUEST if self.kind == "request" else Kind.ENTRY
+
+    def payload(self, entry_id: str, parent: str | None, timestamp: str) -> bytes:
+        """The bytes to store."""
+        if self.raw is not None:
+            return self.raw
+        head = _encode(
+            {"type": self.kind, "id": entry_id, "parentId": parent, "timestamp": timestamp}
+        )
+        payload = head if self.rest == b"{}" else head[:-1] + b"," + self.rest[1:]
+        check_payload_size(len(payload))
+        return payload
+
+
+_encode = msgspec.json.encode
+_references = msgspec.json.Decoder(References)
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def admit(entry: EntryInput) -> Admitted:
+    """Check one entry.
+
+    Raises:
+        InvalidEntry: it cannot be stored as it is; says where in the value.
+        LimitExceeded: larger than a frame, or nested deeper than 128.
+    """
+    if isinstance(entry, (bytes, bytearray, memoryview)):
+        return _admit_bytes(bytes(entry))
+    if isinstance(entry, EntryBase):
+        return _admit_members(_members_of(entry), entry)
+    if isinstance(entry, Mapping):
+        return _admit_members(dict(entry), entry)
+    raise InvalidEntry(f"an entry is a mapping, a typed entry or bytes, not {type(entry).__name__}")
+
+
+def _members_of(entry: EntryBase) -> dict[str, Any]:
+    values: dict[str, Any] = {"type": entry.type}
+    for field in msgspec.structs.fields(entry):
+        value = getattr(entry, field.name)
+        if value is not msgspec.UNSET and (field.required or value != field.default):
+            values[field.encode_name] = value
+    return values
+
+
+def _admit_members(values: dict[str, Any], entry: object) -> Admitted:
+    kind = values.pop("type", None)
+    if not isinstance(kind, str) or not kind:
+        raise InvalidEntry("an entry needs a type")
+    entry_id = values.pop("id", None)
+    if entry_id is not None:
+        check_entry_id(entry_id)
+    parent_given = "parentId" in values
+    parent = values.pop("parentId", None)
+    if parent is not None and not isinstance(parent, str):
+        raise InvalidEntry("parentId must be a string or null")
+    timestamp = values.pop("timestamp", None)
+    if timestamp is not None and not isinstance(timestamp, str):
+        raise InvalidEntry("timestamp must be an ISO string")
+    _check_kind(kind)
+    _check_forged(values, values.get("details"))
+    rest = _encode_checked(values)
+    _encode_checked([kind, parent, timestamp])
+    references = _references_in(rest) if kind in ("label", "compaction", _CHILD_USAGE) else None
+    return Admitted(kind, rest, None, entry_id, parent_given, parent, timestamp, references)
+
+
+def _admit_bytes(raw: bytes) -> Admitted:
+    check_payload_size(len(raw))
+    if b"\n" in raw:
+        raise InvalidEntry("the bytes of an entry must be one line (no LF outside strings)")
+    try:
+        found = check(raw)
+    except BadRecordError as error:
+        if error.depth is not None:
+            raise LimitExceeded(
+                f"the entry {error.reason}", limit=JSON_DEPTH_MAX, need=error.depth
+            ) from None
+        raise InvalidEntry(f"the entry {error.reason}") from None
+    if found.lone_surrogates:
+        raise InvalidEntry("the entry holds lone surrogates, which no UTF-8 text can")
+    if not isinstance(found.type, str) or not isinstance(found.id, str):
+        raise InvalidEntry("exact bytes need a type and an id of their own")
+    check_entry_id(found.id)
+    parent = found.parentId if isinstance(found.parentId, str) else None
+    _check_kind(found.type)
+    members = _members.decode(raw)
+    _check_forged(members, _details(members))
+    references = _references_in(raw) if found.type in ("label", "compaction", _CHILD_USAGE) else None
+    timestamp = found.timestamp if isinstance(found.timestamp, str) else None
+    return Admitted(found.type, raw, raw, found.id, True, parent, timestamp, references)
+
+
+_CHILD_USAGE: Final = "child_usage_attributed"
+
+
+def check_entry_id(entry_id: object) -> str:
+    """The id, when entries may be addressed by it.
+
+    Raises:
+        InvalidId: not a string of 1 to 512 characters without NUL and lone surrogates.
+    """
+    if not isinstance(entry_id, str) or not 0 < len(entry_id) <= ENTRY_ID_CHARS_MAX:
+        raise InvalidId(f"an entry id is a string of 1 to {ENTRY_ID_CHARS_MAX} characters")
+    if "\0" in entry_id or any("\ud800" <= c <= "\udfff" for c in entry_id):
+        raise InvalidId("an entry id holds no NUL and no lone surrogate")
+    return entry_id
+
+
+def check_payload_size(size: int) -> None:
+    """Raise LimitExceeded when a payload does not fit into a frame."""
+    if size > PAYLOAD_BYTES_MAX:
+        raise LimitExceeded(
+            f"the entry has {size} bytes; a frame holds {PAYLOAD_BYTES_MAX}",
+            limit=PAYLOAD_BYTES_MAX,
+            need=size,
+        )
+
+
+def _check_kind(kind: str) -> None:
+    if kind == "session":
+        raise InvalidEntry("a session header is written when the session is created, never appended")
+
+
+def _check_forged(members: Mapping[str, object], details: object) -> None:
+    for name in _FORGEABLE:
+        if name in members:
+            raise InvalidEntry(f"{name} is written by the engine only, where it is true")
+    if isinstance(details, Mapping) and "baseContextEpoch" in details:
+        raise InvalidEntry("details.baseContextEpoch is written by the engine only, where it is true")
+
+
+def _details(members: Mapping[str, msgspec.Raw]) -> object:
+    raw = members.get("details")
+    if raw is None:
+        return None
+    try:
+        return msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    except msgspec.MsgspecError:
+        return None
+
+
+def _references_in(raw: bytes) -> References:
+    try:
+        return _references.decode(raw)
+    except msgspec.MsgspecError as error:
+        raise InvalidEntry(f"a reference is not an entry id: {error}") from None
+
+
+def _encode_checked(value: object) -> bytes:
+    try:
+        encoded = _encode(value)
+    except UnicodeEncodeError:
+        raise InvalidEntry(f"lone surrogate at {_find(value, _is_surrogate)}") from None
+    except RecursionError:
+        raise _too_deep(None) from None
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise InvalidEntry(f"the entry is not JSON: {error}") from None
+    # msgspec writes NaN and Infinity as null, silently; only then is the value looked through.
+    if b"null" in encoded:
+        where = _find(value, _is_not_finite)
+        if where is not None:
+            raise InvalidEntry(f"NaN or Infinity at {where}; JSON has no such number")
+    if encoded.count(b"[") + encoded.count(b"{") > JSON_DEPTH_MAX - 1:
+        try:
+            check(encoded if encoded[:1] == b"{" else b'{"":%s}' % encoded)
+        except BadRecordError as error:
+            raise _too_deep(error.depth) from None
+    return encoded
+
+
+def _too_deep(depth: int | None) -> LimitExceeded:
+    return LimitExceeded(
+        f"the entry nests deeper than {JSON_DEPTH_MAX}", limit=JSON_DEPTH_MAX, need=depth
+    )
+
+
+def _is_not_finite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _is_surrogate(value: object) -> bool:
+    return isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def _find(value: object, wanted: Any) -> str | None:
+    """The path of the first member that ``wanted`` accepts, without recursion."""
+    stack: list[tuple[str, object]] = [("$", value)]
+    while stack:
+        path, item = stack.pop()
+        if wanted(item):
+            return path
+        if isinstance(item, msgspec.Struct):
+            for field in msgspec.structs.fields(item):
+                stack.append((f"{path}.{field.encode_name}", getattr(item, field.name)))
+        elif isinstance(item, Mapping):
+            for key, member in item.items():
+                if wanted(key):
+                    return f"a key of {path}"
+                stack.append((f"{path}.{key}", member))
+        elif isinstance(item, Sequence) and not isinstance(item, (str, bytes)):
+            stack += [(f"{path}[{i}]", member) for i, member in enumerate(item)]
+    return None

@@ -1,0 +1,379 @@
+"""Keeping a session's index up with its journal, and asking it questions.
+
+The index is derived. Whatever is wrong with its files, answers stay right (a bad file is set
+aside and rebuilt; if that fails the index lives in memory) and no append ever waits for it: this
+object has its own lock, and the append path only uses :meth:`Indexer.knows`, which never waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+import xxhash
+
+from treering.engine.errors import Damaged, Undecodable
+from treering.engine.journal.control import decode_leaf
+from treering.engine.journal.format import Frame, Kind, salt_of
+from treering.engine.journal.history import Walk
+from treering.engine.journal.opening import Hint
+from treering.engine.journal.reader import Bytes, FileBytes, frame_at
+from treering.engine.journal.shared import SharedFrames
+from treering.engine.limits import INDEX_CACHE_KIB, INDEX_TRANSACTION_ROWS
+from treering.engine.session.facts import UNREADABLE, facts_of
+from treering.index import IndexBusy, IndexFault, LeafMove, Position, Row, SessionIndex, files
+
+_Answer = TypeVar("_Answer")
+
+OWNER_BUSY_MS: Final = 250
+"""How long an owner waits for a lock on its index before it goes on in memory."""
+
+BULK_BUILD_BYTES: Final = 4 * 1024 * 1024
+"""A journal of at least this size gets its first index by the fast, unresumable way."""
+
+QUICK_BYTES: Final = 1024 * 1024
+"""An index this far behind its journal is brought up at once, at opening and closing."""
+
+_content_hash = xxhash.xxh3_128_digest
+
+
+def row_of(frame: Frame, payload: bytes | None) -> Row:
+    """The index row of a visible ENTRY or REQUEST frame; None is a payload that is lost."""
+    facts = UNREADABLE if payload is None else facts_of(payload)
+    request = frame.kind == Kind.REQUEST
+    return Row(
+        frame.sequence,
+        facts.id,
+        facts.parent_id,
+        "request" if request and not facts.kind else facts.kind,
+        facts.role,
+        facts.timestamp_ms,
+        frame.offset,
+        frame.stored,
+        frame.raw,
+        frame.revision,
+        frame.flags & 0x0F,
+        _content_hash(frame.revision if payload is None else payload),
+        facts.tree,
+        facts.moves_leaf and not request,
+        facts.label,
+        facts.usage,
+    )
+
+
+def rows_of(walk: Walk) -> Iterator[tuple[Row | LeafMove, bool]]:
+    """Every row of a walk, each with whether the walk may be interrupted behind it."""
+    decode = walk.history.shared.decoder.decode
+    history = walk.history
+    for frame, stored in walk.visible():
+        row: Row | LeafMove
+        if frame.kind == Kind.LEAF:
+            moved = decode_leaf(decode(frame, stored))
+            assert moved is not None
+            row = LeafMove(frame.sequence, moved.leaf)
+        else:
+            try:
+                payload = decode(frame, stored) if frame.codec else stored
+            except (Undecodable, Damaged):
+                payload = None
+            row = row_of(frame, payload)
+        yield row, history.settled is frame
+
+
+def position_of(frame: Frame) -> Position:
+    """A position that catch-up can resume behind. Its offset is where the frame *starts*."""
+    return Position(frame.sequence, frame.offset, frame.revision)
+
+
+def fill(index: SessionIndex, walk: Walk, stop: threading.Event | None = None) -> bool:
+    """Apply a walk to an index in bounded transactions; False when ``stop`` interrupted it."""
+    pending: list[Row | LeafMove] = []
+    for row, settled in rows_of(walk):
+        pending.append(row)
+        if settled and len(pending) >= INDEX_TRANSACTION_ROWS:
+            assert walk.history.settled is not None
+            index.apply(pending, position_of(walk.history.settled))
+            pending = []
+            if stop is not None and stop.is_set():
+                return False
+    if walk.history.settled is not None:
+        # Staged frames at the very end are read again next time: they may yet be activated.
+        index.apply(pending, position_of(walk.history.settled))
+    return True
+
+
+def memory_index(source: Bytes, journal_id: bytes, shared: SharedFrames) -> tuple[SessionIndex, Walk]:
+    """A full index in memory, for views that write nothing."""
+    index = SessionIndex.memory()
+    walk = Walk(source, journal_id, shared=shared)
+    fill(index, walk)
+    walk.history.finish()
+    return index, walk
+
+
+class Indexer:
+    """The index of one owned session."""
+
+    def __init__(self, folder: str, session_id: str) -> None:
+        self._folder = folder
+        self._session_id = session_id
+        self._lock = threading.RLock()
+        self._id_lock = threading.Lock()
+        self._index: SessionIndex | None = None
+        self._ids: SessionIndex | None = None
+        self._path: str | None = None
+        self._source: FileBytes | None = None
+        self._journal_id = b""
+        self._identity = (0, 0)
+        self._shared: SharedFrames | None = None
+        self._watermark: Callable[[], bytes] | None = None
+        self._stop = threading.Event()
+        self.covered_size = 0
+        self.faults: list[str] = []
+        """What was wrong with index files, in order; answers were right all the same."""
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the index files could not be used."""
+        return self._path is None and self._index is not None
+
+    def hint(self) -> Hint | None:
+        """What an index file remembers of the journal; called once, when the journal is locked."""
+        with self._lock:
+            try:
+                self._open_current()
+                index = self._index
+                if index is None:
+                    return None
+                identity, position = index.identity(), index.position()
+                if identity is None or position is None:
+                    return None
+                return Hint(
+                    identity.journal_id,
+                    position.sequence,
+                    position.offset,
+                    position.revision,
+                    index.watermark(),
+                )
+            except IndexFault as fault:
+                self._set_aside(fault)
+                return None
+            except IndexBusy as busy:
+                self.faults.append(str(busy))
+                self._close_files()
+                return None
+
+    def attach(
+        self,
+        source: FileBytes,
+        journal_id: bytes,
+        identity: tuple[int, int],
+        shared: SharedFrames,
+        watermark: Callable[[], bytes],
+    ) -> None:
+        """The journal is open: from now on the index may be brought up to it."""
+        with self._lock:
+            self._source = source
+            self._journal_id = journal_id
+            self._identity = identity
+            self._shared = shared
+            self._watermark = watermark
+            if self._index is not None and not self._belongs(self._index):
+                self._set_aside(IndexFault(self._path or "", "it belongs to another journal"))
+
+    def _belongs(self, index: SessionIndex) -> bool:
+        try:
+            bound, position = index.identity(), index.position()
+            if bound is None or position is None:
+                return False
+            if bound.journal_id != self._journal_id:
+                return False
+            if self._frame_of(position) is None:
+                return False
+            if (bound.device, bound.inode) != self._identity:
+                index.bind(self._journal_id, *self._identity)  # the store was moved or restored
+        except (IndexFault, IndexBusy):
+            return False
+        return True
+
+    def _frame_of(self, position: Position) -> Frame | None:
+        assert self._source is not None
+        found = frame_at(self._source, salt_of(self._journal_id), position.offset)
+        if found is None or found[0].revision != position.revision:
+            return None
+        return found[0] if found[0].sequence == position.sequence else None
+
+    def resumes_quickly(self, size: int) -> bool:
+        """Whether :meth:`cover` would take milliseconds only."""
+        with self._lock:
+            if self._index is None:
+                return size <= QUICK_BYTES
+            try:
+                position = self._index.position()
+            except (IndexFault, IndexBusy):
+                return False
+            return size - (0 if position is None else position.offset) <= QUICK_BYTES
+
+    def cover(self, size: int) -> None:
+        """Bring the index up to the journal's first ``size`` bytes (all of them synced).
+
+        Raises:
+            StorageError: the journal could not be read. Faults of the index itself never surface.
+        """
+        with self._lock:
+            if self._index is not None and self.covered_size >= size:
+                return
+            try:
+                self._catch_up(size)
+            except IndexFault as fault:
+                self._set_aside(fault)
+                try:
+                    self._catch_up(size)
+                except (IndexFault, IndexBusy) as second:
+                    self._go_to_memory(second, size)
+            except IndexBusy as busy:
+                self._go_to_memory(busy, size)
+
+    def ask(self, question: Callable[[SessionIndex], _Answer], size: int) -> _Answer:
+        """The answer of an index that covers the journal's first ``size`` bytes."""
+        with self._lock:
+            self.cover(size)
+            assert self._index is not None
+            try:
+                return question(self._index)
+            except IndexFault as fault:
+                self._set_aside(fault)
+                self.cover(size)
+            except IndexBusy as busy:
+                self._go_to_memory(busy, size)
+            try:
+                return question(self._index)
+            except (IndexFault, IndexBusy) as second:
+                self._go_to_memory(second, size)
+                return question(self._index)
+
+    def knows(self, entry_id: str) -> bool | None:
+        """Whether the indexed part of the journal has that id; None when nobody can say at once."""
+        if not self._id_lock.acquire(blocking=False):
+            return None
+        try:
+            if self._ids is None:
+                return None
+            return self._ids.has_id(entry_id)
+        except (IndexFault, IndexBusy):
+            return None
+        finally:
+            self._id_lock.release()
+
+    def stop(self) -> None:
+        """Make a catch-up in another thread end soon (it resumes at the next open)."""
+        self._stop.set()
+
+    def close(self) -> None:
+        """Close the files. Idempotent."""
+        self._stop.set()
+        with self._lock:
+            self._close_files()
+
+    def _catch_up(self, size: int) -> None:
+        assert self._source is not None
+        assert self._watermark is not None
+        if self._index is None:
+            self._create(size)
+        index = self._index
+        assert index is not None
+        position = index.position()
+        behind = None if position is None else self._frame_of(position)
+        if position is not None and behind is None:
+            raise IndexFault(self._path or "", "its position is not a frame of this journal")
+        walk = self._walk(size, behind)
+        if fill(index, walk, self._stop):
+            self.covered_size = size
+            index.set_watermark(self._watermark())
+            self._open_ids()
+
+    def _walk(self, size: int, behind: Frame | None) -> Walk:
+        assert self._source is not None
+        captured = self._source.captured(size)
+        return Walk(captured, self._journal_id, behind=behind, shared=self._shared)
+
+    def _create(self, size: int) -> None:
+        """A first index, or a new generation after a bad one."""
+        files.ensure_folder(self._folder)
+        if size < BULK_BUILD_BYTES:
+            path = files.next_path(self._folder, self._session_id)
+            self._index = SessionIndex.open(
+                path, create=True, busy_timeout_ms=OWNER_BUSY_MS, cache_kib=INDEX_CACHE_KIB
+            )
+            self._path = path
+            self._index.bind(self._journal_id, *self._identity)
+            return
+        built = files.new_build_path(self._folder, self._session_id)
+        with SessionIndex.build_into(built, cache_kib=INDEX_CACHE_KIB) as building:
+            building.bind(self._journal_id, *self._identity)
+            if not fill(building, self._walk(size, None), self._stop):
+                raise IndexFault(built, "the build was interrupted")
+            building.finish_build()
+        path = files.publish_build(built, self._folder, self._session_id)
+        self._index = SessionIndex.open(
+            path, busy_timeout_ms=OWNER_BUSY_MS, cache_kib=INDEX_CACHE_KIB
+        )
+        self._path = path
+        files.remove_older(self._folder, self._session_id, keep=path)
+
+    def _open_current(self) -> None:
+        path = files.current(self._folder, self._session_id)
+        if path is None:
+            return
+        self._path = path
+        self._index = SessionIndex.open(
+            path, busy_timeout_ms=OWNER_BUSY_MS, cache_kib=INDEX_CACHE_KIB
+        )
+
+    def _open_ids(self) -> None:
+        """A second connection for id checks: in WAL mode no writer ever makes it wait."""
+        if self._ids is None and self._path is not None:
+            with self._id_lock:
+                self._ids = SessionIndex.open(
+                    self._path, readonly=True, busy_timeout_ms=0, cache_kib=1024
+                )
+
+    def _set_aside(self, fault: IndexFault) -> None:
+        self.faults.append(str(fault))
+        path = self._path
+        self._close_files()
+        if path is None or fault.full:
+            return
+        try:
+            files.set_aside(path)
+        except IndexFault as second:
+            self.faults.append(str(second))
+
+    def _close_files(self) -> None:
+        with self._id_lock:
+            ids, self._ids = self._ids, None
+            if ids is not None:
+                _close(ids)
+        index, self._index = self._index, None
+        if index is not None:
+            _close(index)
+        self._path = None
+        self.covered_size = 0
+
+    def _go_to_memory(self, reason: IndexFault | IndexBusy, size: int) -> None:
+        self.faults.append(str(reason))
+        self._close_files()
+        assert self._source is not None
+        assert self._shared is not None
+        index = SessionIndex.memory()
+        fill(index, self._walk(size, None))
+        self._index = index
+        self.covered_size = size
+
+
+def _close(index: SessionIndex) -> None:
+    try:
+        index.close()
+    except (IndexFault, IndexBusy):
+        pass  # nothing of it is needed any more

@@ -1,0 +1,168 @@
+"""Planning what is appended together: ids, parents, references, and the bytes of each entry."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+
+from treering.engine import environment
+from treering.engine.errors import Closed, Conflict, InvalidEntry, LimitExceeded, NotFound
+from treering.engine.journal.format import Kind
+from treering.engine.journal.writer import Record
+from treering.engine.limits import BATCH_BYTES_MAX
+from treering.engine.session.admission import Admitted, EntryInput, admit
+from treering.engine.session.facts import facts_of
+from treering.index import SessionIndex
+
+if TYPE_CHECKING:
+    from treering.engine.session.session import Session
+
+
+class Plan:
+    """Ids, parents and bytes for entries that are appended together, decided under the lock."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.leaf = session.leaf_id
+        self.ids: list[str] = []
+        self.new_ids: list[str] = []
+        self.records: list[Record] = []
+        self._parents: dict[str, str | None] = {}
+        self._taken: set[str] = set()
+        self._now = environment.iso_time(environment.now_ms())
+
+    def add(self, entry: Admitted) -> None:
+        if entry.id is not None and (entry.id in self._taken or self._session.exists(entry.id)):
+            self._repeat(entry, entry.id)
+            return
+        parent = entry.parent if entry.parent_given else self.leaf
+        if entry.parent_given and parent is not None:
+            self._require(parent, "the parent")
+        self._check_references(entry, parent)
+        entry_id = entry.id or self._session.fresh_id(self._taken)
+        payload = entry.payload(entry_id, parent, entry.timestamp or self._now)
+        self.records.append(Record(entry.frame_kind, payload))
+        self.ids.append(entry_id)
+        self.new_ids.append(entry_id)
+        self._taken.add(entry_id)
+        self._parents[entry_id] = parent
+        if entry.frame_kind == Kind.ENTRY:
+            self.leaf = entry_id
+
+    def _repeat(self, entry: Admitted, entry_id: str) -> None:
+        """An id that exists: a no-op for the same content, else a conflict."""
+        if entry_id in self._taken:
+            raise Conflict(f"entry id {entry_id!r} occurs twice in one call", path=self._session.path)
+        stored = self._session.read(entry_id)
+        facts = facts_of(stored.raw)
+        timestamp = entry.timestamp or _timestamp_in(stored.raw)
+        parent = entry.parent if entry.parent_given else facts.parent_id
+        if entry.payload(entry_id, parent, timestamp) != stored.raw:
+            raise Conflict(
+                f"entry id {entry_id!r} is taken by another entry",
+                path=self._session.path,
+                next_step="append without an id, or with a new one",
+            )
+        self.ids.append(entry_id)
+
+    def _require(self, entry_id: str, what: str) -> None:
+        if entry_id in self._taken:
+            return
+        if not self._session.exists(entry_id):
+            raise NotFound(f"{what} {entry_id!r} is not there", path=self._session.path)
+
+    def _check_references(self, entry: Admitted, parent: str | None) -> None:
+        references = entry.references
+        if references is None:
+            return
+        if entry.kind == "compaction":
+            kept = references.first_kept_entry_id
+            if kept is not None and not self._is_above(kept, parent):
+                raise NotFound(
+                    f"firstKeptEntryId {kept!r} is not an ancestor of the compaction",
+                    path=self._session.path,
+                )
+            return
+        if references.target_id is None:
+            raise InvalidEntry(f"a {entry.kind} entry needs a targetId")
+        self._require(references.target_id, "the target")
+
+    def _is_above(self, ancestor: str, entry_id: str | None) -> bool:
+        """Whether ``ancestor`` is on the path to ``entry_id`` (an entry is on its own path)."""
+        while entry_id in self._parents:
+            if entry_id == ancestor:
+                return True
+            entry_id = self._parents[entry_id]
+        if entry_id is None or ancestor in self._taken:
+            return False
+        below = entry_id
+
+        def answer(index: SessionIndex) -> bool:
+            upper, lower = index.by_id(ancestor), index.by_id(below)
+            if upper is None or lower is None:
+                return False
+            return index.is_ancestor(upper.sequence, lower.sequence)
+
+        return self._session.ask(answer)
+
+
+class Batch:
+    """Collects entries; written whole when the ``with`` block ends without an exception."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._admitted: list[Admitted] = []
+        self._bytes = 0
+        self._active = False
+        self.ids: list[str] = []
+        """The ids of the entries, once the block has ended."""
+
+    def append(self, entry: EntryInput) -> None:
+        """Add an entry to the batch.
+
+        Raises:
+            InvalidEntry, LimitExceeded: the batch stays as it was.
+        """
+        if not self._active:
+            raise Closed("the batch is not open; use it in a with block")
+        admitted = admit(entry)
+        size = self._bytes + len(admitted.rest)
+        if size > BATCH_BYTES_MAX:
+            raise LimitExceeded(
+                f"a batch of {size} bytes; at most {BATCH_BYTES_MAX}",
+                limit=BATCH_BYTES_MAX,
+                need=size,
+            )
+        self._bytes = size
+        self._admitted.append(admitted)
+
+    def __enter__(self) -> Self:
+        self._session.hold()
+        self._active = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._active = False
+        try:
+            if error is None and self._admitted:
+                self.ids = self._session.store_admitted(self._admitted, atomic=True)
+        finally:
+            self._session.let_go()
+
+
+class _Timestamp(msgspec.Struct):
+    timestamp: str = ""
+
+
+def _timestamp_in(raw: bytes) -> str:
+    try:
+        return msgspec.json.decode(raw, type=_Timestamp).timestamp
+    except msgspec.MsgspecError:
+        return ""

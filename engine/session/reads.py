@@ -1,0 +1,316 @@
+"""Reading a session: the same for owned sessions and for read-only views.
+
+Structure comes from an index; bytes come from the journal, and each frame read through the index
+is verified: the digest over the whole frame must be the revision that the index remembers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeVar
+
+from treering.engine.errors import Damaged, NotFound
+from treering.engine.journal.format import (
+    ENVELOPE_BYTES,
+    FILE_HEADER_BYTES,
+    FRAME_HEADER_BYTES,
+    Frame,
+    Kind,
+    digest_of,
+    unpack_frame_header,
+)
+from treering.engine.journal.reader import Bytes, frame_at
+from treering.engine.journal.shared import SharedFrames
+from treering.engine.limits import MIB, PAGE_ENTRIES
+from treering.engine.session.entries import SessionHeader, SessionInfoEntry, decode_header
+from treering.engine.session.entry import Entry, Retention
+from treering.index import Entry as Indexed
+from treering.index import SessionIndex
+
+_Answer = TypeVar("_Answer")
+
+_READ_TOGETHER_BYTES: Final = 1 * MIB
+_READ_GAP_BYTES: Final = 16 * 1024
+"""Frames closer than this are read in one go: another call costs more than these bytes."""
+
+
+class Reads:
+    """What an owned session and a view have in common. Not for use by itself."""
+
+    path: str
+    source: Bytes
+    journal_id: bytes
+    _salt: int
+    _shared: SharedFrames
+
+    def ask(self, question: Callable[[SessionIndex], _Answer]) -> _Answer:
+        """The answer of an index that covers everything acknowledged."""
+        raise AssertionError("subclasses answer")
+
+    def _unproven_from(self) -> int:
+        """Sequences from here on are not proven durable; only views have such."""
+        return 1 << 63
+
+    @property
+    def leaf_id(self) -> str | None:
+        """The current position; None is the position before any entry."""
+        raise AssertionError("subclasses answer")
+
+    # One entry
+
+    def read(self, entry_id: str) -> Entry:
+        """The entry of that id.
+
+        Raises:
+            NotFound: no entry has it.
+            Damaged: its frame does not verify any more.
+        """
+        found = self.ask(lambda index: index.by_id(entry_id))
+        if found is None:
+            raise NotFound(f"no entry {entry_id!r}", path=self.path)
+        return self._load([found])[0]
+
+    def has(self, entry_id: str) -> bool:
+        """Whether an entry of that id exists."""
+        return self.ask(lambda index: index.by_id(entry_id)) is not None
+
+    def leaf(self) -> Entry | None:
+        """The entry at the current position; None before any entry."""
+        leaf_id = self.leaf_id
+        return None if leaf_id is None else self.read(leaf_id)
+
+    def retention(self, entry_id: str) -> Retention | None:
+        """How the entry came in. An unknown id raises, an unmarked entry gives None.
+
+        Raises:
+            NotFound: no entry has that id.
+        """
+        return "retained-import" if self._indexed(entry_id).flags & 1 else None
+
+    def parent(self, entry_id: str) -> Entry | None:
+        """The entry that it hangs below; None for a root, unresolved ones included."""
+        parent = self._indexed(entry_id).parent
+        return None if parent is None else self._by_sequence(parent)
+
+    def _indexed(self, entry_id: str) -> Indexed:
+        found = self.ask(lambda index: index.by_id(entry_id))
+        if found is None:
+            raise NotFound(f"no entry {entry_id!r}", path=self.path)
+        return found
+
+    def _by_sequence(self, sequence: int) -> Entry:
+        found = self.ask(lambda index: index.by_sequence(sequence))
+        if found is None:
+            raise NotFound(f"no entry at sequence {sequence}", path=self.path)
+        return self._load([found])[0]
+
+    # Many entries
+
+    def entries(self, *, after: int = 0, limit: int = PAGE_ENTRIES) -> list[Entry]:
+        """A page of all entries in journal order, behind the sequence ``after``."""
+        return self._load(self.ask(lambda index: index.entries(after=after, limit=limit)))
+
+    def iter_entries(self, *, after: int = 0) -> Iterator[Entry]:
+        """All entries in journal order, in pages; damage raises, it never ends the iteration."""
+        while page := self.entries(after=after, limit=PAGE_ENTRIES * 4):
+            yield from page
+            after = page[-1].sequence
+
+    def branch(self, leaf_id: str | None = None, *, start: int = 0, limit: int | None = None) -> list[Entry]:
+        """The path from the root to an entry (the current position, if none is named).
+
+        ``start`` and ``limit`` give a page of it by depth. A path that does not reach a true root
+        begins with an entry whose :attr:`Entry.unresolved` says why.
+
+        Raises:
+            NotFound: no entry has that id.
+        """
+        leaf_id = self.leaf_id if leaf_id is None else leaf_id
+        if leaf_id is None:
+            return []
+        leaf = self._indexed(leaf_id)
+        return self._load(
+            self.ask(lambda index: index.path(leaf.sequence, from_depth=start, limit=limit))
+        )
+
+    def depth(self, entry_id: str) -> int:
+        """How many entries lie above it on its path."""
+        return self._indexed(entry_id).depth
+
+    def children(
+        self, entry_id: str | None, *, after: int = 0, limit: int = PAGE_ENTRIES
+    ) -> list[Entry]:
+        """A page of the entries below an entry; None lists the roots, unresolved ones included."""
+        parent = None if entry_id is None else self._indexed(entry_id).sequence
+        return self._load(
+            self.ask(lambda index: index.children(parent, after=after, limit=limit))
+        )
+
+    def by_kind(
+        self,
+        kind: str,
+        *,
+        role: str | None = None,
+        after: int | None = None,
+        before: int | None = None,
+        newest_first: bool = False,
+        limit: int = PAGE_ENTRIES,
+    ) -> list[Entry]:
+        """A page of the entries of a kind (and role), between two sequences (both exclusive)."""
+        return self._load(
+            self.ask(
+                lambda index: index.by_kind(
+                    kind,
+                    role=role,
+                    after=after,
+                    before=before,
+                    newest_first=newest_first,
+                    limit=limit,
+                )
+            )
+        )
+
+    def label(self, entry_id: str) -> str | None:
+        """The label that an entry carries now."""
+        sequence = self._indexed(entry_id).sequence
+        found = self.ask(lambda index: index.label(sequence))
+        return None if found is None else found.label
+
+    def labels(self, *, after: int = 0, limit: int = PAGE_ENTRIES) -> list[tuple[Entry, str]]:
+        """A page of the labelled entries with their labels."""
+        found = self.ask(lambda index: index.labels(after=after, limit=limit))
+        rows = self.ask(
+            lambda index: [index.by_sequence(label.target) for label in found]
+        )
+        loaded = self._load([row for row in rows if row is not None])
+        texts = {label.target: label.label for label in found}
+        return [(entry, texts[entry.sequence]) for entry in loaded]
+
+    def counts(self) -> dict[str, int]:
+        """Numbers of entries, messages, unresolved parents, derived ids, entries outside the tree."""
+        counts = self.ask(lambda index: index.counts())
+        return {key: value for key, value in counts.items() if isinstance(value, int)}
+
+    def kinds(self) -> dict[str, int]:
+        """Number of entries of each kind."""
+        return dict(self.ask(lambda index: index.counts())["kinds"])
+
+    # Metadata
+
+    @property
+    def name(self) -> str | None:
+        """The display name: the newest one in the whole session decides, a blank one clears."""
+        newest = self.by_kind("session_info", newest_first=True, limit=1)
+        if not newest:
+            return None
+        decoded = newest[0].decode()
+        text = decoded.name if isinstance(decoded, SessionInfoEntry) else None
+        return (text or "").strip() or None
+
+    def header_bytes(self) -> bytes:
+        """The session header as stored.
+
+        Raises:
+            Damaged: the SESSION frame is lost.
+        """
+        first = frame_at(self.source, self._salt, FILE_HEADER_BYTES)
+        found = None if first is None else frame_at(self.source, self._salt, first[0].end)
+        if found is None or found[0].kind != Kind.SESSION:
+            raise Damaged("the session header is lost", path=self.path)
+        return self._shared.decoder.decode(found[0], found[1][FRAME_HEADER_BYTES:])
+
+    @property
+    def header(self) -> SessionHeader:
+        """The session header."""
+        decoded = decode_header(self.header_bytes())
+        if decoded is None:
+            raise Damaged("the session header is not as documented", path=self.path)
+        return decoded
+
+    def provenance(self) -> tuple[bytes, bytes] | None:
+        """What an import or copy came from: (JSON, the source's header verbatim); None if native."""
+        offset = FILE_HEADER_BYTES
+        for _ in range(2):
+            found = frame_at(self.source, self._salt, offset)
+            if found is None:
+                return None
+            offset = found[0].end
+        found = frame_at(self.source, self._salt, offset)
+        if found is None or found[0].kind != Kind.PROVENANCE:
+            return None
+        payload = self._shared.decoder.decode(found[0], found[1][FRAME_HEADER_BYTES:])
+        facts, _, header = payload.partition(b"\0")
+        return facts, header
+
+    # Bytes
+
+    def _load(self, rows: Sequence[Indexed]) -> list[Entry]:
+        """The entries of index rows, frames that lie close together read in one go."""
+        loaded: list[Entry] = []
+        start = 0
+        count = len(rows)
+        while start < count:
+            begin = rows[start].offset
+            end = begin + ENVELOPE_BYTES + rows[start].stored
+            stop = start + 1
+            while stop < count:
+                row = rows[stop]
+                row_end = row.offset + ENVELOPE_BYTES + row.stored
+                if not end <= row.offset <= end + _READ_GAP_BYTES:
+                    break
+                if row_end - begin > _READ_TOGETHER_BYTES:
+                    break
+                end = row_end
+                stop += 1
+            self._load_run(rows[start:stop], begin, end, loaded)
+            start = stop
+        return loaded
+
+    def _load_run(
+        self, rows: Sequence[Indexed], begin: int, end: int, loaded: list[Entry]
+    ) -> None:
+        data = self.source.read_at(begin, end - begin)
+        salt = self._salt
+        unproven_from = self._unproven_from()
+        for row in rows:
+            at = row.offset - begin
+            body = data[at : at + FRAME_HEADER_BYTES + row.stored]
+            # One comparison proves everything: the revision is the digest over header and payload.
+            if digest_of(body, salt) != row.revision:
+                raise Damaged(
+                    f"entry {row.id} does not verify any more",
+                    path=self.path,
+                    offset=row.offset,
+                    next_step="run `treering fsck` on the session",
+                )
+            raw = body[FRAME_HEADER_BYTES:] if body[5] == 0 else self._decoded(row, body)
+            loaded.append(
+                Entry(
+                    raw,
+                    row.id,
+                    row.sequence,
+                    row.revision,
+                    row.flags,
+                    row.unresolved,
+                    row.sequence >= unproven_from,
+                )
+            )
+
+    def _decoded(self, row: Indexed, body: bytes) -> bytes:
+        (_, kind, codec, flags, stored, raw, sequence, epoch, unsynced, previous, _) = (
+            unpack_frame_header(body)
+        )
+        frame = Frame(
+            row.offset,
+            kind,
+            codec,
+            flags,
+            stored,
+            raw,
+            sequence,
+            epoch,
+            unsynced,
+            previous,
+            row.revision,
+        )
+        return self._shared.decoder.decode(frame, body[FRAME_HEADER_BYTES:])
