@@ -19,6 +19,7 @@ from treering.engine.journal.format import Frame, Kind, salt_of
 from treering.engine.journal.history import Walk
 from treering.engine.journal.opening import Hint
 from treering.engine.journal.reader import Bytes, FileBytes, frame_at
+from treering.engine.journal.salvage import Lost, Salvage
 from treering.engine.journal.shared import SharedFrames
 from treering.engine.limits import INDEX_CACHE_KIB, INDEX_TRANSACTION_ROWS
 from treering.engine.session.facts import UNREADABLE, facts_of
@@ -110,6 +111,50 @@ def memory_index(source: Bytes, journal_id: bytes, shared: SharedFrames) -> tupl
     fill(index, walk)
     walk.history.finish()
     return index, walk
+
+
+def fill_salvaged(salvage: Salvage) -> SessionIndex:
+    """An index in memory over everything that a salvage shows."""
+    index = SessionIndex.memory()
+    pending: list[Row | LeafMove] = []
+    last: Frame | None = None
+    for item in salvage.items():
+        if isinstance(item, Lost):
+            continue
+        last, payload = item
+        if last.kind == Kind.LEAF:
+            moved = decode_leaf(payload)
+            if moved is not None:
+                pending.append(LeafMove(last.sequence, moved.leaf))
+        else:
+            pending.append(row_of(last, payload))
+        if len(pending) >= INDEX_TRANSACTION_ROWS:
+            index.apply(pending, position_of(last))
+            pending = []
+    if pending and last is not None:
+        index.apply(pending, position_of(last))
+    return index
+
+
+def peek_hint(folder: str, session_id: str) -> Hint | None:
+    """What the current index file remembers of the journal, read without owning or writing.
+
+    For fsck and read-only views: it may be older than what the owner's index holds (only the main
+    file is looked at), never newer. None when there is nothing usable.
+    """
+    path = files.current(folder, session_id)
+    if path is None:
+        return None
+    try:
+        state = peek(path)
+    except (IndexFault, IndexBusy):
+        return None
+    if state is None:
+        return None
+    identity, position, watermark = state
+    return Hint(
+        identity.journal_id, position.sequence, position.offset, position.revision, watermark
+    )
 
 
 class Indexer:

@@ -14,8 +14,6 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from array import array
-from itertools import accumulate
 from typing import Final, NamedTuple
 
 from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType, ValidationError
@@ -24,7 +22,6 @@ from msgspec.json import Decoder
 from treering.engine.limits import JSON_DEPTH_MAX, MIB
 
 STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
-_STRINGS: Final = re.compile(STRING, re.DOTALL)
 _OPENING: Final = re.compile(rb"[ \t\r\n]*+\{")
 _MEMBER: Final = re.compile(rb"[ \t\r\n]*+(" + STRING + rb")[ \t\r\n]*+:[ \t\r\n]*+", re.DOTALL)
 _SCALAR: Final = re.compile(STRING + rb"|[^ \t\r\n,}]++", re.DOTALL)
@@ -37,8 +34,6 @@ _ESCAPES: Final = re.compile(
 )
 _NOT_NUMBERS: Final = re.compile(STRING + rb"|-?Infinity\b|\bNaN\b", re.DOTALL)
 _SURROGATE_MARK: Final = re.compile(rb"\\u[dD][89a-fA-F]")
-_UNBRACKETED: Final = bytes(set(range(256)) - set(b"[]{}"))
-_STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _SPACE: Final = b" \t\r\n"
 _QUOTE, _CLOSE = b'"}'
 _OPEN: Final = b"{["
@@ -147,11 +142,16 @@ def _check_utf8(raw: bytes) -> None:
 def _check_depth(raw: bytes) -> None:
     """Count brackets outside strings. Up to the first fault of the text, strings are what a
     parser takes for strings, so no parser can recurse deeper than this count."""
-    steps = array("b")
-    steps.frombytes(_STRINGS.sub(b"", raw).translate(_STEPS, _UNBRACKETED))
-    depth = max(accumulate(steps), default=0)
-    if depth > JSON_DEPTH_MAX:
-        raise BadRecordError(f"nests {depth} deep; the limit is {JSON_DEPTH_MAX}", depth)
+    depth = deepest = 0
+    for match in _BRACKETS.finditer(raw):
+        first = raw[match.start()]
+        if first in _OPEN:
+            depth += 1
+            deepest = max(deepest, depth)
+        elif first != _QUOTE:
+            depth -= 1
+    if deepest > JSON_DEPTH_MAX:
+        raise BadRecordError(f"nests {deepest} deep; the limit is {JSON_DEPTH_MAX}", deepest)
 
 
 def _check_slowly(raw: bytes, error: DecodeError) -> Fields:
@@ -173,18 +173,18 @@ def _check_slowly(raw: bytes, error: DecodeError) -> Fields:
 
 
 def without_lone_surrogates(raw: bytes) -> tuple[bytes, int]:
-    r"""The text with ``\ufffd`` for each lone surrogate escape (same length), and their number."""
+    r"""The text with ``\ufffd`` for each lone surrogate escape, and their number.
+
+    The length stays, and the change is made in place: a substitution would hold every piece
+    between two escapes, which is many times the size of a large record.
+    """
+    text = bytearray(raw)
     count = 0
-
-    def replace(match: re.Match[bytes]) -> bytes:
-        nonlocal count
-        escape = match[0]
-        if len(escape) != 6:
-            return escape
-        count += 1
-        return rb"\ufffd"
-
-    return _ESCAPES.sub(replace, raw), count
+    for match in _ESCAPES.finditer(raw):
+        if match.end() - match.start() == 6:
+            text[match.start() : match.end()] = rb"\ufffd"
+            count += 1
+    return bytes(text), count
 
 
 def _value_name(raw: bytes) -> str:
@@ -199,15 +199,26 @@ def _what_is_wrong(raw: bytes, error: DecodeError) -> str:
     if nuls:
         return "is filled with NUL bytes" if nuls == len(raw) else f"holds {nuls} NUL bytes"
     token = next((m[0] for m in _NOT_NUMBERS.finditer(raw) if m[0][:1] != b'"'), None)
-    if token is not None:
-        plain = _NOT_NUMBERS.sub(lambda m: m[0] if m[0][:1] == b'"' else b"0", raw)
-        try:
-            _WHOLE.decode(plain)
-        except DecodeError:
-            pass
-        else:
-            return f"holds {token.decode()}, which is not JSON"
+    if token is not None and _is_whole(_with_numbers(raw)):
+        return f"holds {token.decode()}, which is not JSON"
     return f"is not JSON ({str(error).removeprefix('JSON is malformed: ')})"
+
+
+def _with_numbers(raw: bytes) -> bytes:
+    """The text with a number for each NaN and Infinity, of the same length."""
+    text = bytearray(raw)
+    for match in _NOT_NUMBERS.finditer(raw):
+        if raw[match.start()] != _QUOTE:
+            text[match.start() : match.end()] = b"0".ljust(match.end() - match.start())
+    return bytes(text)
+
+
+def _is_whole(raw: bytes) -> bool:
+    try:
+        _WHOLE.decode(raw)
+    except DecodeError:
+        return False
+    return True
 
 
 def _drifted_fields(raw: bytes, surrogates: int) -> Fields:

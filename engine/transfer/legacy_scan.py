@@ -45,6 +45,8 @@ class Scan:
         self._probe_has_ids = False
         self._blank_bytes = 0
         self._blank_count = 0
+        self._blank_place: tuple[int, str] | None = None
+        self._blank_times: list[int] = []
         self._shared_line = 0
         self._longest = LeftOut(0, 0, 0, "")
 
@@ -153,14 +155,16 @@ class Scan:
     def _blank(self, item: Blank) -> None:
         """Note where the line stands; in salvage the places only inform, so they may run out."""
         self._blank_count += 1
-        runs = self._analysis.blank_lines
         times = int(item.terminated)
-        if times and runs and runs[-1][:2] == (self._position, item.text):
-            runs[-1] = runs[-1]._replace(times=runs[-1].times + 1)
+        if times and (self._position, item.text) == self._blank_place:
+            self._blank_times[-1] += 1
             return
+        runs = self._analysis.blank_lines
         self._blank_bytes += len(item.text)
         if len(runs) < BLANK_RUNS_MAX and self._blank_bytes <= BLANK_TEXT_BYTES_MAX:
-            runs.append(BlankRun(self._position, item.text, times))
+            self._blank_place = (self._position, item.text)
+            self._blank_times.append(times)
+            runs.append(BlankRun(*self._blank_place, times))
         elif not self._analysis.salvage:
             raise LimitExceeded(
                 f"more than {BLANK_RUNS_MAX} runs or {BLANK_TEXT_BYTES_MAX} bytes of blank lines",
@@ -180,6 +184,10 @@ class Scan:
             analysis.effective_version = 3 if self._probe_has_ids else 1
         if analysis.effective_version == 1:
             self._keep_ids()
+        analysis.blank_lines = [
+            run._replace(times=times)
+            for run, times in zip(analysis.blank_lines, self._blank_times, strict=True)
+        ]
         counts["blank_lines"] = self._blank_count
         counts["bom"] = int(analysis.bom)
         analysis.oddities = self._oddities.finish()

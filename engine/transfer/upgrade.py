@@ -121,12 +121,17 @@ def upgrade_v1(
 
 def upgrade_v2(raw: bytes) -> bytes:
     """The entry with the one change of version 3: the message role hookMessage became custom."""
-    if b"hookMessage" not in raw and b"\\u" not in raw:
+    if not _may_be_hook(raw):
         return raw
     begin, segments, end = members(raw)
     values = {s.name: raw[s.value_begin : s.value_end] for s in segments}
     parts = [_unlisted(raw, segment, values, None) for segment in segments]
     return raw[: begin + 1] + b",".join(parts) + raw[end:] if parts else raw
+
+
+def _may_be_hook(raw: bytes) -> bool:
+    """A quick no for nearly all records; a role may be spelled with escapes."""
+    return b"hookMessage" in raw or b"\\u" in raw
 
 
 def _quoted(text: str | None) -> bytes:
@@ -154,6 +159,7 @@ def _unlisted(
     elif (
         segment.name == "message"
         and value[:1] == b"{"
+        and _may_be_hook(value)
         and text_of(values.get("type", b"null")) == "message"
     ):
         return _with_value(raw, segment, _without_hook_role(value))

@@ -1,0 +1,170 @@
+"""Everything that still verifies in a damaged journal, in order, with the gaps between.
+
+Salvage never guesses: a frame is taken when it verifies and its sequence goes on rising. What a
+staged run needs to be shown is its EPOCH_ACTIVATE; a run whose activation may lie in a gap is
+listed as *unknown* and shown only on request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from treering.engine.errors import TreeringError
+from treering.engine.journal import control
+from treering.engine.journal.format import (
+    FRAME_HEADER_BYTES,
+    Frame,
+    Kind,
+    misunderstood,
+    salt_of,
+)
+from treering.engine.journal.reader import Bytes, Scan, frame_at, search
+from treering.engine.journal.recovery import Examination
+from treering.engine.journal.shared import SharedFrames
+
+_SHOWN = frozenset((Kind.ENTRY, Kind.LEAF, Kind.REQUEST))
+
+
+class Lost(NamedTuple):
+    """Bytes between two good frames, or at the end, that do not verify."""
+
+    offset: int
+    bytes: int
+    first: int
+    last: int | None
+
+
+class Salvage:
+    """Iterate :meth:`items` once; afterwards the attributes tell what happened to staged runs."""
+
+    def __init__(
+        self, found: Examination, shared: SharedFrames, *, keep_unknown: bool = False
+    ) -> None:
+        assert found.journal_id is not None
+        self._source: Bytes = found.source
+        self._salt = salt_of(found.journal_id)
+        self._shared = shared
+        self._keep_unknown = keep_unknown
+        self._run: list[Frame] = []
+        self._gap_in_run = False
+        self.gaps: list[Lost] = []
+        self.unknown: list[int] = []
+        """Sequences of staged frames whose activation may lie in a gap."""
+        self.survivors: list[int] = []
+        """Sequences shown although other frames of their batch are lost."""
+        self.abandoned: list[int] = []
+        self.undecodable: list[int] = []
+        self.misunderstood: list[int] = []
+        self.session: bytes | None = None
+        self.provenance: bytes | None = None
+        self.frames = 0
+
+    def items(self) -> Iterator[tuple[Frame, bytes] | Lost]:
+        """Shown ENTRY, LEAF and REQUEST frames with their decoded payloads, and the gaps."""
+        after_gap = False
+        for item in self._frames():
+            if isinstance(item, Lost):
+                self.gaps.append(item)
+                after_gap = True
+                yield item
+                continue
+            self.frames += 1
+            yield from self._take(item, after_gap=after_gap)
+            after_gap = False
+        yield from self._end_run(after_gap=after_gap)
+
+    def _frames(self) -> Iterator[Frame | Lost]:
+        scan = Scan(self._source, self._salt)
+        for frame, _ in scan.frames():
+            yield frame
+        assert scan.stop is not None
+        place = scan.stop.place
+        if scan.stop.reason is None:
+            return
+        offset, sequence = place.offset, place.sequence
+        for frame in search(self._source, self._salt, offset, sequence):
+            if frame.sequence < sequence:
+                continue  # an older copy: the history has passed it
+            if frame.offset > offset or frame.sequence > sequence:
+                yield Lost(offset, frame.offset - offset, sequence, frame.sequence - 1)
+            yield frame
+            offset, sequence = frame.end, frame.sequence + 1
+        if offset < self._source.size:
+            yield Lost(offset, self._source.size - offset, sequence, None)
+
+    def _take(self, frame: Frame, *, after_gap: bool) -> Iterator[tuple[Frame, bytes]]:
+        if self._run and after_gap:
+            self._gap_in_run = True
+        if misunderstood(frame) is not None:
+            self.misunderstood.append(frame.sequence)
+            return
+        if frame.staged:
+            if self._run and self._run[-1].epoch != frame.epoch:
+                yield from self._end_run(after_gap=after_gap)
+            self._run.append(frame)
+            return
+        if frame.kind == Kind.EPOCH_ACTIVATE:
+            yield from self._activate(frame)
+            return
+        yield from self._end_run(after_gap=after_gap)
+        yield from self._show(frame)
+
+    def _show(self, frame: Frame) -> Iterator[tuple[Frame, bytes]]:
+        if frame.kind == Kind.BLOB:
+            self._shared.note_blob(frame)
+            return
+        if frame.kind not in _SHOWN and frame.kind not in (
+            Kind.SESSION,
+            Kind.PROVENANCE,
+            Kind.DICTIONARY,
+        ):
+            return
+        try:
+            payload = self._shared.payload_of(frame)
+        except TreeringError:
+            self.undecodable.append(frame.sequence)
+            return
+        if frame.kind == Kind.DICTIONARY:
+            self._shared.note_dictionary(frame, payload)
+        elif frame.kind == Kind.SESSION:
+            self.session = self.session or payload
+        elif frame.kind == Kind.PROVENANCE:
+            self.provenance = self.provenance or payload
+        else:
+            yield frame, payload
+
+    def _activate(self, frame: Frame) -> Iterator[tuple[Frame, bytes]]:
+        found = frame_at(self._source, self._salt, frame.offset)
+        payload = b"" if found is None else found[1][FRAME_HEADER_BYTES:]
+        named = control.decode_activate(payload)
+        run, self._run = self._run, []
+        self._gap_in_run = False
+        if named is None or named.last != frame.sequence - 1:
+            self.abandoned += [staged.sequence for staged in run]
+            return
+        shown = [
+            staged
+            for staged in run
+            if named.first <= staged.sequence <= named.last and staged.epoch == frame.epoch
+        ]
+        if len(shown) < named.last - named.first + 1:
+            self.survivors += [staged.sequence for staged in shown]
+        self.abandoned += [staged.sequence for staged in run if staged.sequence < named.first]
+        for staged in shown:
+            yield from self._show(staged)
+
+    def _end_run(self, *, after_gap: bool) -> Iterator[tuple[Frame, bytes]]:
+        """A run that no EPOCH_ACTIVATE follows: abandoned, or unknown when a gap follows it."""
+        run, self._run = self._run, []
+        unknown = after_gap or self._gap_in_run
+        self._gap_in_run = False
+        if not run:
+            return
+        if not unknown:
+            self.abandoned += [staged.sequence for staged in run]
+            return
+        self.unknown += [staged.sequence for staged in run]
+        if self._keep_unknown:
+            for staged in run:
+                yield from self._show(staged)

@@ -1,0 +1,102 @@
+"""Exporting a session as JSONL.
+
+A strictly imported version 3 source comes back byte for byte (its own header, blank lines and
+BOM included), followed by what was appended since. Anything else gets the session's own header.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import IO
+
+import msgspec
+
+from treering.engine.errors import Conflict, from_os_error
+from treering.engine.session.reads import Reads
+from treering.engine.transfer.legacy import BlankRun, rebuild
+
+
+class _Provenance(msgspec.Struct):
+    byte_exact: bool = False
+    bom: bool = False
+    blank_lines: list[tuple[int, str, int]] = []
+
+
+def jsonl_lines(session: Reads, *, branch: bool = False) -> Iterator[bytes]:
+    """The bytes of the export, in pieces.
+
+    Args:
+        session: an owned session or a view.
+        branch: only the path to the current position, below the session's own header.
+
+    Raises:
+        Damaged: an entry does not verify; the pieces so far are no whole export.
+    """
+    if branch:
+        yield session.header_bytes() + b"\n"
+        for entry in session.branch():
+            yield entry.raw + b"\n"
+        return
+    entries = (entry.raw for entry in session.iter_entries())
+    provenance = session.provenance()
+    facts = None if provenance is None else _decode(provenance[0])
+    if facts is not None and facts.byte_exact and provenance is not None:
+        blanks = [BlankRun(*run) for run in facts.blank_lines]
+        yield from rebuild(provenance[1], entries, blanks, facts.bom)
+        return
+    yield session.header_bytes() + b"\n"
+    for raw in entries:
+        yield raw + b"\n"
+
+
+def _decode(facts: bytes) -> _Provenance | None:
+    try:
+        return msgspec.json.decode(facts, type=_Provenance)
+    except msgspec.MsgspecError:
+        return None
+
+
+def export_jsonl(session: Reads, target: str | os.PathLike[str], *, branch: bool = False) -> int:
+    """Write the export to a new file (mode 0600); returns its bytes.
+
+    The file appears under its name only when it is whole and durable, and never replaces one.
+
+    Raises:
+        Conflict: the name is taken.
+        StorageFull, StorageError: nothing is left behind.
+    """
+    path = os.path.abspath(target)
+    temporary = f"{path}.{os.getpid()}.part"
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError as error:
+        raise Conflict("an export to this name is under way", path=temporary) from error
+    except OSError as error:
+        raise from_os_error(error, "write the export", path) from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            size = write_jsonl(session, file, branch=branch)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, path)
+    except FileExistsError as error:
+        raise Conflict("the file exists already", path=path, next_step="name another one") from error
+    except OSError as error:
+        raise from_os_error(error, "write the export", path) from error
+    finally:
+        try:
+            os.unlink(temporary)
+        except OSError:
+            pass  # the link or the error above is what matters
+    return size
+
+
+def write_jsonl(session: Reads, file: IO[bytes], *, branch: bool = False) -> int:
+    """Write the export to an open binary file; returns the number of bytes."""
+    size = 0
+    for piece in jsonl_lines(session, branch=branch):
+        size += file.write(piece)
+    return size
+
+
