@@ -12,6 +12,9 @@ MIB: Final = 1024 * KIB
 PAYLOAD_BYTES_MAX: Final = 64 * MIB
 """Largest payload of a frame, stored and decoded (the format's own limit)."""
 
+BLOB_BYTES_PER_PAYLOAD_MAX: Final = 16 * PAYLOAD_BYTES_MAX
+"""BLOB bytes that the decoding of one payload may fetch: bounds the time a hostile table costs."""
+
 CONTROL_PAYLOAD_BYTES_MAX: Final = 64 * KIB
 """Largest EPOCH_OPEN, EPOCH_ACTIVATE, EPOCH_CLOSE, LEAF or GAP payload that we write or parse."""
 

@@ -4,6 +4,7 @@ The public names live in :mod:`treering.engine`; they are loaded on first use, s
 ``import treering`` costs nothing and ``treering --version`` answers at once.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -15,14 +16,12 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module 'treering' has no attribute {name!r}")
-    from treering import engine
-
+    engine = importlib.import_module("treering.engine")
     if name in engine.__all__:
         return getattr(engine, name)
     raise AttributeError(f"module 'treering' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    from treering import engine
-
+    engine = importlib.import_module("treering.engine")
     return sorted([*engine.__all__, "__version__"])

@@ -244,6 +244,7 @@ def make_folders(disk: Disk, path: str, top: str) -> None:
     Folders are synced whoever made them: another process may have created one a moment ago and
     died before its own sync.
     """
+    path, top = os.path.abspath(path), os.path.abspath(top)
     missing: list[str] = []
     folder = path
     while not _folder_exists(disk, folder):

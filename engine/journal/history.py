@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from treering.engine.errors import Undecodable
+from treering.engine.errors import SourceChanged, Undecodable
 from treering.engine.journal import control
 from treering.engine.journal.format import (
     CODEC_RAW,
@@ -21,6 +21,7 @@ from treering.engine.journal.format import (
     FRAME_HEADER_BYTES,
     KNOWN_KINDS,
     QUALIFICATIONS,
+    STAGEABLE_KINDS,
     Frame,
     Kind,
     misunderstood,
@@ -137,7 +138,7 @@ class History:
         was_closed, self._closed = self._closed, False
         if why is None and was_closed and frame.kind != Kind.EPOCH_OPEN:
             why = f"{_name(frame.kind)} after EPOCH_CLOSE"
-        staged = bool(frame.flags & FLAG_STAGED) and frame.kind != Kind.EPOCH_ACTIVATE
+        staged = bool(frame.flags & FLAG_STAGED) and frame.kind in STAGEABLE_KINDS
         result: Frame | Activated | None = None
         if why is None:
             why, result = self._apply(frame, body)
@@ -155,6 +156,8 @@ class History:
 
     def _apply(self, frame: Frame, body: bytes) -> tuple[str | None, Frame | Activated | None]:
         kind = frame.kind
+        if kind not in KNOWN_KINDS:
+            return None, None  # optional: skipped, whatever codec and flags it has
         if kind in _VISIBLE_KINDS:
             return self._apply_visible(frame, body)
         if kind == Kind.BLOB:
@@ -196,6 +199,12 @@ class History:
         if not frame.staged and frame.kind != Kind.REQUEST:
             self.leaf_candidates.append(frame)
         return None, frame
+
+    def is_shown(self, frame: Frame, body: bytes) -> bool:
+        """Whether an activated frame is understood (said before, when it was staged)."""
+        if frame.kind not in _VISIBLE_KINDS or misunderstood(frame) is not None:
+            return False
+        return self._apply_visible(frame, body)[0] is None
 
     def _apply_open(self, frame: Frame, payload: bytes) -> str | None:
         opened = control.decode_open(payload)
@@ -266,6 +275,8 @@ def _breaks_order(frame: Frame, place: Place) -> str | None:
         return f"PROVENANCE at sequence {frame.sequence}"
     if frame.kind == Kind.EPOCH_OPEN and frame.epoch == place.epoch:
         return f"EPOCH_OPEN inside epoch {frame.epoch}"
+    if frame.sequence == 0 and frame.epoch != 1:
+        return f"the first epoch is {frame.epoch}"
     return None
 
 
@@ -318,11 +329,16 @@ class Walk:
 
     def _activated(self, shown: Activated) -> Iterator[tuple[Frame, bytes]]:
         # Staged frames are read again instead of being kept: a run can be as long as the file.
-        bad = {problem.sequence for problem in self.history.problems}
-        for frame, body in Scan(self._source, self._salt, shown.place).frames():
-            if frame.sequence > shown.last:
-                return
-            if frame.sequence >= shown.first and frame.sequence not in bad:
+        scan = Scan(self._source, self._salt, shown.place)
+        for frame, body in scan.frames():
+            if frame.sequence >= shown.first and self.history.is_shown(frame, body):
                 if frame.kind != Kind.REQUEST:
                     self.history.leaf_candidates.append(frame)
                 yield frame, body[FRAME_HEADER_BYTES:]
+            if frame.sequence == shown.last:
+                return
+        raise SourceChanged(
+            "a batch does not read as it did a moment ago",
+            path=self._source.path,
+            offset=shown.place.offset,
+        )

@@ -7,9 +7,10 @@ append: after a predecessor's failed sync the page cache may show what the devic
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import xxhash
 
@@ -18,12 +19,12 @@ from treering.engine.journal.disk import Disk, File, make_folders, sync_folders,
 from treering.engine.journal.format import (
     FILE_HEADER_BYTES,
     Frame,
-    Watermark,
     decode_file_header,
+    decode_watermark,
     salt_of,
 )
 from treering.engine.journal.ownership import Ownership
-from treering.engine.journal.reader import FileBytes, Place, frame_at
+from treering.engine.journal.reader import FileBytes, Place, Scan, frame_at
 from treering.engine.journal.recovery import Examination, Report, examine
 from treering.engine.limits import SCAN_CHUNK_BYTES
 
@@ -51,7 +52,14 @@ class Tail:
     place: Place
     last_revision: bytes
     epoch: int
-    unproven_from: int
+    proven: Frame | None
+    """The last frame that something proves durable; None when nothing is proven."""
+
+    @property
+    def unproven(self) -> Place | None:
+        """Where the frames begin that nothing proves durable; None when there are none."""
+        place = Place.start() if self.proven is None else Place.behind(self.proven)
+        return None if place.offset >= self.place.offset else place
 
 
 @dataclass(frozen=True)
@@ -103,18 +111,13 @@ def open_for_writing(
         if found.case not in ("A", "E"):
             raise found.refusal()
         _refuse_misunderstood(found)
+        assert found.walk is not None
         report = found.report()
         tail = _tail_of(found)
         if found.case == "E":
-            _quarantine_and_cut(disk, owner.file, found, report, quarantine_folder, top)
+            _quarantine_and_cut(disk, owner.file, found, report, tail, quarantine_folder, top)
             # The cut was synced, and everything before it with it.
-            tail = Tail(
-                tail.journal_id,
-                tail.place,
-                tail.last_revision,
-                tail.epoch,
-                tail.place.offset,
-            )
+            tail = replace(tail, proven=found.walk.history.last)
         return Opened(owner, tail, report, found)
     except BaseException:
         owner.release()
@@ -123,13 +126,17 @@ def open_for_writing(
 
 def _hinted_frame(source: FileBytes, hint: Hint | None) -> Frame | None:
     """The last indexed frame, when it is still exactly where the index says, under this header."""
-    if hint is None:
+    if hint is None or not FILE_HEADER_BYTES <= hint.offset < source.size:
         return None
     header = decode_file_header(source.read_at(0, FILE_HEADER_BYTES), source.path)
     if header is None or header.journal_id != hint.journal_id:
         return None
     found = frame_at(source, salt_of(hint.journal_id), hint.offset)
     if found is None or found[0].revision != hint.revision or found[0].sequence != hint.sequence:
+        return None
+    # An index row is no proof of durability; the watermark, which verifies itself, is.
+    mark = decode_watermark(hint.watermark, hint.journal_id)
+    if mark is None or mark.end_offset < found[0].end:
         return None
     return found[0]
 
@@ -144,7 +151,7 @@ def _tail_of(found: Examination) -> Tail:
         place=found.place,
         last_revision=last.revision,
         epoch=found.epoch_max + 1,
-        unproven_from=found.unproven_from,
+        proven=found.proven,
     )
 
 
@@ -163,12 +170,24 @@ def _refuse_misunderstood(found: Examination) -> None:
     )
 
 
-def rewrite_unproven(file: File, start: int, end: int) -> None:
-    """Write the verified bytes from ``start`` to ``end`` again in place, byte for byte, and sync."""
-    offset = start
-    for data in _chunks(file, start, end):
-        write_all(file, data, offset)
-        offset += len(data)
+def rewrite_unproven(file: File, path: str, tail: Tail) -> None:
+    """Write the frames that nothing proves durable again in place, byte for byte, and sync.
+
+    They are verified once more while they are read: the page cache that showed them to the scan
+    may have been dropped since, and what the device really has must not be made "proven".
+
+    Raises:
+        OSError: they could not be read as they were, or not be written; nothing may be appended.
+    """
+    place = tail.unproven
+    if place is not None:
+        source = FileBytes(file, path, tail.place.offset)
+        scan = Scan(source, salt_of(tail.journal_id), place)
+        for frame, body in scan.frames():
+            write_all(file, body + frame.revision, frame.offset)
+        assert scan.stop is not None
+        if scan.stop.place != tail.place:
+            raise OSError(errno.EIO, "the last frames do not read as they did when it was opened")
     file.fdatasync()
 
 
@@ -177,6 +196,7 @@ def _quarantine_and_cut(
     file: File,
     found: Examination,
     report: Report,
+    tail: Tail,
     folder: str,
     top: str,
 ) -> None:
@@ -190,7 +210,7 @@ def _quarantine_and_cut(
     report.quarantined_bytes = size - offset
     report.quarantined_frames = found.beyond_count
     try:
-        rewrite_unproven(file, found.unproven_from, offset)
+        rewrite_unproven(file, path, tail)
         file.truncate(offset)
         file.fdatasync()
     except OSError as error:
@@ -244,13 +264,6 @@ def _chunks(file: File, start: int, end: int) -> Iterator[bytes]:
     while start < end:
         data = file.pread(min(SCAN_CHUNK_BYTES, end - start), start)
         if not data:
-            return
+            raise OSError(errno.EIO, f"the file ended at {start} while it was copied")
         yield data
         start += len(data)
-
-
-def watermark_at(tail: Tail) -> Watermark:
-    """The watermark of an owner that has everything synced up to ``tail``."""
-    return Watermark(
-        tail.journal_id, tail.place.sequence - 1, tail.place.offset, tail.last_revision
-    )

@@ -46,7 +46,17 @@ class OwnerNote(msgspec.Struct, frozen=True):
     since: int
 
 
-_live: weakref.WeakSet[Ownership] = weakref.WeakSet()
+_SINCE_MAX_MS: Final = 253_402_300_799_999
+"""The end of year 9999, the last moment that can be written as a date."""
+
+_locked: weakref.WeakSet[File] = weakref.WeakSet()
+"""Every file of this process that holds, or will hold, the lock of a journal."""
+
+
+def close_in_child(file: File) -> File:
+    """Have the file closed in a forked child, which would keep its lock alive otherwise."""
+    _locked.add(file)
+    return file
 
 
 class Ownership:
@@ -60,7 +70,7 @@ class Ownership:
         self._note_path = note_path
         self._pid = os.getpid()
         self._open = True
-        _live.add(self)
+        close_in_child(file)
 
     @classmethod
     def acquire(cls, disk: Disk, path: str, note_path: str | None = None) -> Ownership:
@@ -71,7 +81,7 @@ class Ownership:
             NotFound, NotAJournal, StorageError, ReadOnly: the file cannot be opened for writing.
         """
         for _ in range(_REOPEN_TRIES):
-            file = open_regular(disk, path, write=True)
+            file = close_in_child(open_regular(disk, path, write=True))
             try:
                 if not file.try_lock():
                     raise _owned(disk, path, note_path)
@@ -138,7 +148,6 @@ class Ownership:
         if not self._open:
             return
         self._open = False
-        _live.discard(self)
         if self._pid == os.getpid() and self._note_path is not None:
             try:
                 self.disk.unlink(self._note_path)
@@ -196,7 +205,8 @@ def read_note(disk: Disk, note_path: str) -> OwnerNote | None:
     try:
         file = disk.open(note_path)
         try:
-            return msgspec.json.decode(file.pread(_NOTE_BYTES_MAX, 0), type=OwnerNote)
+            note = msgspec.json.decode(file.pread(_NOTE_BYTES_MAX, 0), type=OwnerNote)
+            return note if 0 <= note.since <= _SINCE_MAX_MS else None
         finally:
             file.close()
     except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -228,9 +238,9 @@ def _same_file(disk: Disk, path: str, opened: FileStat) -> bool:
 def _drop_in_child() -> None:
     # Closing the child's descriptor leaves the parent's lock alone (one open file description,
     # two descriptors); LOCK_UN here would release it for both.
-    for owner in list(_live):
-        owner.file.close()
-    _live.clear()
+    for file in list(_locked):
+        file.close()
+    _locked.clear()
 
 
 os.register_at_fork(after_in_child=_drop_in_child)

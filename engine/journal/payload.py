@@ -21,7 +21,11 @@ from treering.engine.journal.format import (
     CODEC_ZSTD_DICTIONARY,
     Frame,
 )
-from treering.engine.limits import ZSTD_WINDOW_BYTES_MAX
+from treering.engine.limits import (
+    BLOB_BYTES_PER_PAYLOAD_MAX,
+    PAYLOAD_BYTES_MAX,
+    ZSTD_WINDOW_BYTES_MAX,
+)
 
 COMPRESS_FROM_BYTES: Final = 256
 """Below this a zstd frame saves too little to pay for its own header and the time it takes."""
@@ -81,6 +85,8 @@ class PayloadDecoder:
         codec = frame.codec
         if codec == CODEC_RAW:
             return stored
+        if frame.raw > PAYLOAD_BYTES_MAX:
+            raise _undecodable(frame, f"it would have {frame.raw} bytes")
         base = codec & ~CODEC_SPLICED_BIT
         spliced = bool(codec & CODEC_SPLICED_BIT)
         if base == CODEC_RAW:
@@ -107,14 +113,15 @@ class PayloadDecoder:
         known = size not in (zstandard.CONTENTSIZE_UNKNOWN, zstandard.CONTENTSIZE_ERROR)
         if known and (size > limit or (exact and size != frame.raw)):
             raise _undecodable(frame, f"the zstd frame states {size} bytes")
-        decompressor = _per_thread.decompressor
         if base == CODEC_ZSTD_DICTIONARY:
             if not parameters.dict_id or not parameters.has_checksum:
                 raise _undecodable(frame, "codec 2 without dictionary id or checksum")
-            decompressor = self._with_dictionary(frame, parameters.dict_id)
         elif parameters.dict_id:
             raise _undecodable(frame, "codec 1 with a dictionary id")
         try:
+            decompressor = _per_thread.decompressor
+            if base == CODEC_ZSTD_DICTIONARY:
+                decompressor = self._with_dictionary(frame, parameters.dict_id)
             if known:
                 decoded = decompressor.decompress(
                     stored, max_output_size=limit, allow_extra_data=False
@@ -140,26 +147,44 @@ class PayloadDecoder:
         if count < 0 or text_start > len(decoded):
             raise _undecodable(frame, "bad splice table")
         text = decoded[text_start:]
-        parts: list[bytes] = []
-        done = 0
-        total = len(text)
-        for index in range(count):
-            position, sequence, length, offset = _PIECE.unpack_from(decoded, 2 + index * _PIECE.size)
+        table = [_PIECE.unpack_from(decoded, 2 + at * _PIECE.size) for at in range(count)]
+        done, total = 0, len(text)
+        for position, sequence, length, _ in table:
             total += length
             if not done <= position <= len(text) or total > frame.raw:
                 raise _undecodable(frame, "bad splice table")
             if sequence >= frame.sequence:
                 raise _undecodable(frame, f"a reference to the later frame {sequence}")
-            blob = self._fetch_blob(sequence, frame.sequence)
-            if offset + length > len(blob):
-                raise _undecodable(frame, f"a piece beyond the end of BLOB {sequence}")
-            parts += (text[done:position], blob[offset : offset + length])
+            done = position
+        if total != frame.raw:
+            raise _undecodable(frame, f"spliced to {total} bytes")
+        pieces = self._pieces(frame, table)
+        parts: list[bytes] = []
+        done = 0
+        for (position, _, _, _), piece in zip(table, pieces, strict=True):
+            parts += (text[done:position], piece)
             done = position
         parts.append(text[done:])
-        payload = b"".join(parts)
-        if len(payload) != frame.raw:
-            raise _undecodable(frame, f"spliced to {len(payload)} bytes")
-        return payload
+        return b"".join(parts)
+
+    def _pieces(self, frame: Frame, table: list[tuple[int, int, int, int]]) -> list[bytes]:
+        """The piece of each table row. Each BLOB is fetched once, whatever names it how often."""
+        pieces = [b""] * len(table)
+        rows_of: dict[int, list[int]] = {}
+        for at, row in enumerate(table):
+            rows_of.setdefault(row[1], []).append(at)
+        fetched = 0
+        for sequence, rows in rows_of.items():
+            blob = self._fetch_blob(sequence, frame.sequence)
+            fetched += len(blob)
+            if fetched > BLOB_BYTES_PER_PAYLOAD_MAX:
+                raise _undecodable(frame, "it names too many bytes of BLOBs")
+            for at in rows:
+                _, _, length, offset = table[at]
+                if offset + length > len(blob):
+                    raise _undecodable(frame, f"a piece beyond the end of BLOB {sequence}")
+                pieces[at] = blob[offset : offset + length]
+        return pieces
 
 
 def encode_splice(text: bytes, pieces: list[tuple[int, int, int, int]]) -> bytes:

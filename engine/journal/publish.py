@@ -19,11 +19,12 @@ from treering.engine.journal.format import (
     FILE_HEADER_BYTES,
     FORMAT_VERSION,
     FileHeader,
+    Frame,
     Kind,
     encode_file_header,
 )
 from treering.engine.journal.opening import Tail
-from treering.engine.journal.ownership import Ownership
+from treering.engine.journal.ownership import Ownership, close_in_child
 from treering.engine.journal.reader import Place
 from treering.engine.journal.writer import FrameBuilder, Record, State, epoch_open_payload
 from treering.engine.limits import WRITE_BYTES_MAX
@@ -57,6 +58,7 @@ class NewJournal:
         self._state = State(FILE_HEADER_BYTES, 0, 1, bytes(16), 0, 0)
         self._pieces: list[bytes] = []
         self._pending = 0
+        self._last: Frame | None = None
         self._written = FILE_HEADER_BYTES
         self.temporary = os.path.join(
             folder, f".{session_id}.{self.journal_id.hex()[:8]}{TEMPORARY_SUFFIX}"
@@ -64,7 +66,7 @@ class NewJournal:
         try:
             make_folders(disk, folder, top)
             sweep_stale(disk, folder)
-            self._file = disk.create(self.temporary)
+            self._file = close_in_child(disk.create(self.temporary))
         except OSError as error:
             raise from_os_error(error, "create the journal", folder) from error
         try:
@@ -95,7 +97,8 @@ class NewJournal:
             StorageFull, StorageError: the caller abandons the journal.
         """
         for record in records:
-            pieces, _, self._state = self._builder.build([record], self._state)
+            pieces, frames, self._state = self._builder.build([record], self._state)
+            self._last = frames[-1]
             self._pieces += pieces
             self._pending += len(pieces[0])
             if self._pending >= WRITE_BYTES_MAX:
@@ -173,7 +176,8 @@ class NewJournal:
         state = self._state
         owner = Ownership.of_new(self._disk, path, self._file, note_path)
         place = Place(state.offset, state.sequence, state.epoch, state.revision[:8])
-        tail = Tail(self.journal_id, place, state.revision, state.epoch + 1, state.offset)
+        assert self._last is not None
+        tail = Tail(self.journal_id, place, state.revision, state.epoch + 1, self._last)
         return owner, tail
 
     def abandon(self) -> None:

@@ -121,7 +121,8 @@ class Examination:
         self.watermark: Watermark | None = None
         self.watermark_broken = False
         self.from_header = True
-        self.unproven_from = FILE_HEADER_BYTES
+        self.proven: Frame | None = None
+        """The last frame that something proves durable; what follows is written again."""
         self.proven_below = 0
         self.epoch_max = 0
 
@@ -193,8 +194,8 @@ def examine(
         source: the captured bytes.
         watermark: what the index or catalogue remembers, 64 bytes, untrusted.
         known_ids: journal ids that index, catalogue or caller name, for a damaged header.
-        from_frame: a frame that an index verified and synced; when given the scan starts behind
-            it, and any verdict but A is decided again from the header.
+        from_frame: a frame of this journal that the watermark proves durable; when given the scan
+            starts behind it, and any verdict but A is decided again from the header.
 
     Raises:
         Unsupported: a newer format version or an unknown required feature.
@@ -215,7 +216,9 @@ def examine(
         if next(search(source, header.salt, FILE_HEADER_BYTES, 0), None) is None:
             return _examine_without_header(source, header, watermark, known_ids)
     _judge(found)
-    if from_frame is not None and found.case != "A":
+    assert found.walk is not None
+    if from_frame is not None and (found.case != "A" or found.walk.history.problem_count):
+        # A hint decides nothing: whatever is not plainly clean is looked at from the start.
         return examine(source, watermark=watermark, known_ids=known_ids)
     return found
 
@@ -231,13 +234,9 @@ def _scan(found: Examination, from_frame: Frame | None) -> None:
     assert found.stop is not None
     found.reason = found.stop.reason
     found.epoch_max = found.stop.place.epoch
-    found.unproven_from = watch.unproven_from
-    found.proven_below = max(walk.history.proven_below, watch.published_below)
-    mark = found.watermark
-    if mark is not None and watch.mark_holds and mark.end_offset > found.unproven_from:
-        found.unproven_from = mark.end_offset
-        found.proven_below = max(found.proven_below, mark.sequence + 1)
-    if mark is not None and not watch.mark_holds:
+    found.proven = watch.proven
+    found.proven_below = max(walk.history.proven_below, watch.proven_below)
+    if found.watermark is not None and not watch.mark_holds:
         found.reason = found.reason or "the frame at the watermark is gone or has other bytes"
         found.watermark_broken = True
 
@@ -251,24 +250,28 @@ class _Watch:
         self._mark_end = -1 if mark is None else mark.end_offset
         self._mark_revision = b"" if mark is None else mark.revision
         self.mark_holds = mark is None
-        self.published_below = 0
-        self.unproven_from = min(FILE_HEADER_BYTES, found.source.size)
-        if from_frame is not None:
-            self.unproven_from = from_frame.end
-            self.published_below = from_frame.sequence + 1
-            if from_frame.end == self._mark_end:
-                self.mark_holds = from_frame.revision == self._mark_revision
+        self.proven = from_frame
+        self._last: Frame | None = from_frame
+        if from_frame is not None and from_frame.end == self._mark_end:
+            self.mark_holds = from_frame.revision == self._mark_revision
+
+    @property
+    def proven_below(self) -> int:
+        """Every sequence below is proven durable by the header, a watermark or a later frame."""
+        return 0 if self.proven is None else self.proven.sequence + 1
 
     def see(self, frame: Frame) -> None:
         """Take the next verified frame."""
         if frame.unsynced == 0:
-            self.unproven_from = max(self.unproven_from, frame.offset)
+            self.proven = self._last
         end = frame.end
         if end <= self._published:
-            self.published_below = frame.sequence + 1
-            self.unproven_from = end
+            self.proven = frame
         if end == self._mark_end:
             self.mark_holds = frame.revision == self._mark_revision
+            if self.mark_holds:
+                self.proven = frame
+        self._last = frame
 
 
 def _judge(found: Examination) -> None:
@@ -321,8 +324,11 @@ def _examine_without_header(
     found.watermark = decode_watermark(watermark, journal_id)
     _scan(found, None)
     assert found.stop is not None
+    place = found.stop.place
     if found.stop.reason is not None:
-        _search_beyond(found, salt_of(journal_id), found.stop.place.offset, found.stop.place.sequence)
+        # With bytes missing in the header every frame stands below its place: search from 0.
+        start = place.offset if place.sequence else 0
+        _search_beyond(found, salt_of(journal_id), start, place.sequence)
     found.reason = "the file header does not verify"
     return found
 

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from treering.engine.errors import Undecodable
-from treering.engine.journal.format import FRAME_HEADER_BYTES, Frame, Kind, salt_of
+from treering.engine.journal.format import (
+    FRAME_HEADER_BYTES,
+    Frame,
+    Kind,
+    misunderstood,
+    salt_of,
+)
 from treering.engine.journal.payload import PayloadDecoder, dictionary_id
 from treering.engine.journal.reader import Bytes, Place, Scan, read_frame
 
@@ -24,11 +30,15 @@ class SharedFrames:
         self.decoder = PayloadDecoder(self._fetch_dictionary, self._fetch_blob)
 
     def note_blob(self, frame: Frame) -> None:
-        """Remember a BLOB."""
-        self._blobs[frame.sequence] = frame
+        """Remember a BLOB, unless it breaks a rule (spliced, staged, too large): then it is lost."""
+        if misunderstood(frame) is None:
+            self._blobs[frame.sequence] = frame
 
     def note_dictionary(self, frame: Frame, payload: bytes) -> str | None:
         """Remember a DICTIONARY; why it breaks a rule, if it does."""
+        why = misunderstood(frame)
+        if why is not None:
+            return why
         number = dictionary_id(payload)
         if number == 0:
             return "DICTIONARY without an id"
@@ -58,7 +68,7 @@ class SharedFrames:
             self._scanned = Place.behind(frame)
             if frame.kind == Kind.BLOB:
                 self.note_blob(frame)
-            elif frame.kind == Kind.DICTIONARY:
+            elif frame.kind == Kind.DICTIONARY and misunderstood(frame) is None:
                 self.note_dictionary(frame, self.decoder.decode(frame, body[FRAME_HEADER_BYTES:]))
 
     def _fetch_dictionary(self, number: int, before: int) -> bytes:

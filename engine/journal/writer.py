@@ -34,6 +34,7 @@ from treering.engine.journal.format import (
     CODEC_RAW,
     DIGEST_BYTES,
     EPOCH_MAX,
+    FILE_HEADER_BYTES,
     FLAG_STAGED,
     SEQUENCE_MAX,
     Frame,
@@ -181,7 +182,7 @@ class JournalWriter:
         self._path = owner.path
         self._file = owner.file
         self._builder = FrameBuilder(tail.journal_id, compression=compression)
-        self._unproven_from = tail.unproven_from
+        self._tail: Tail | None = tail if tail.unproven is not None else None
         self._state = State(
             tail.place.offset,
             tail.place.sequence,
@@ -190,7 +191,12 @@ class JournalWriter:
             tail.place.sequence,
             0,
         )
-        self._synced = (tail.place.sequence, tail.place.offset, tail.last_revision)
+        proven = tail.proven
+        self._synced = (
+            (0, FILE_HEADER_BYTES, bytes(DIGEST_BYTES))
+            if proven is None
+            else (proven.sequence + 1, proven.end, proven.revision)
+        )
         self._epoch_is_open = False
         self._failure: str | None = None
         self._lock = threading.RLock()
@@ -239,16 +245,21 @@ class JournalWriter:
             OutcomeUnknown: a sync failed or could not be undone; the writer is poisoned.
             Poisoned: it was poisoned before; nothing was written.
         """
+        self.owner.check()  # before the lock: after a fork another thread may hold it for ever
+        if not records:
+            return []
         with self._lock:
             pieces, frames, state = self._prepare(records, extra_flags=0)
             self._commit(pieces, state)
-            return frames[-len(records) :] if records else []
+            return frames[-len(records) :]
 
     def append_batch(self, records: Sequence[Record]) -> tuple[list[Frame], Frame]:
         """Append frames that become visible together, or not at all.
 
         Returns the frames and the EPOCH_ACTIVATE behind them. Raises as :meth:`append`.
         """
+        self.owner.check()
+        assert records, "an empty batch has nothing to activate"
         with self._lock:
             pieces, frames, state = self._prepare(records, extra_flags=FLAG_STAGED)
             staged = frames[-len(records) :]
@@ -266,8 +277,11 @@ class JournalWriter:
         Raises:
             OutcomeUnknown: the sync failed; the writer is poisoned.
         """
+        self.owner.check()
         with self._lock:
             self._check()
+            if self._tail is not None:
+                self._rewrite()
             if self.dirty:
                 self._sync()
 
@@ -276,10 +290,10 @@ class JournalWriter:
 
         ``before_release`` is called when everything is durable and the file is still owned.
         """
+        if not self.owner.is_open:
+            self.owner.release()
+            return
         with self._lock:
-            if not self.owner.is_open:
-                self.owner.release()
-                return
             try:
                 if self._epoch_is_open and self._failure is None:
                     self._close_epoch()
@@ -309,7 +323,7 @@ class JournalWriter:
         self._check_ends(len(records))
         if self._epoch_is_open:
             return self._builder.build(records, self._state, extra_flags=extra_flags)
-        if self._unproven_from < self._state.offset:
+        if self._tail is not None:
             self._rewrite()
         payload = epoch_open_payload(self.journal_id, self._state.epoch, "append", self.durability)
         pieces, frames, state = self._builder.build(
@@ -377,12 +391,14 @@ class JournalWriter:
         self._state = self._state._replace(synced_below=state.sequence)
 
     def _rewrite(self) -> None:
+        assert self._tail is not None
         try:
-            rewrite_unproven(self._file, self._unproven_from, self._state.offset)
-        except OSError as error:
-            self._poison(f"the last frames could not be written again: {error.strerror or error}")
+            rewrite_unproven(self._file, self._path, self._tail)
+        except (OSError, TreeringError) as error:
+            self._poison(f"the last frames could not be written again: {error}")
             raise self._unknown() from error
-        self._unproven_from = self._state.offset
+        self._tail = None
+        self._note_synced()
 
     def _check(self) -> None:
         self.owner.check()

@@ -87,8 +87,18 @@ def position_of(frame: Frame) -> Position:
     return Position(frame.sequence, frame.offset, frame.revision)
 
 
-def fill(index: SessionIndex, walk: Walk, stop: threading.Event | None = None) -> bool:
-    """Apply a walk to an index in bounded transactions; False when ``stop`` interrupted it."""
+def fill(
+    index: SessionIndex,
+    walk: Walk,
+    stop: threading.Event | None = None,
+    watermark: bytes | None = None,
+) -> bool:
+    """Apply a walk to an index in bounded transactions; False when ``stop`` interrupted it.
+
+    ``watermark`` goes in first: a position without one that covers it is no use at opening.
+    """
+    if watermark is not None:
+        index.set_watermark(watermark)
     pending: list[Row | LeafMove] = []
     for row, settled in rows_of(walk):
         pending.append(row)
@@ -333,9 +343,8 @@ class Indexer:
         if position is not None and behind is None:
             raise IndexFault(self._path or "", "its position is not a frame of this journal")
         walk = self._walk(size, behind)
-        if fill(index, walk, self._stop):
+        if fill(index, walk, self._stop, self._watermark()):
             self.covered_size = size
-            index.set_watermark(self._watermark())
             self._open_ids()
 
     def _walk(self, size: int, behind: Frame | None) -> Walk:

@@ -81,7 +81,9 @@ def export_jsonl(session: Reads, target: str | os.PathLike[str], *, branch: bool
             os.fsync(file.fileno())
         os.link(temporary, path)
     except FileExistsError as error:
-        raise Conflict("the file exists already", path=path, next_step="name another one") from error
+        raise Conflict(
+            "the file exists already", path=path, next_step="name another one"
+        ) from error
     except OSError as error:
         raise from_os_error(error, "write the export", path) from error
     finally:
@@ -98,5 +100,3 @@ def write_jsonl(session: Reads, file: IO[bytes], *, branch: bool = False) -> int
     for piece in jsonl_lines(session, branch=branch):
         size += file.write(piece)
     return size
-
-

@@ -117,7 +117,12 @@ def import_session(
         path = store.journal_path(session_id)
         home.check_writable_place(path)
         new = NewJournal(
-            disk, store.sessions, session_id, purpose="import", top=store.top, compression=compression
+            disk,
+            store.sessions,
+            session_id,
+            purpose="import",
+            top=store.top,
+            compression=compression,
         )
         try:
             new.add(_head(source, analysis, session_id, target_cwd))
@@ -155,9 +160,7 @@ def _preview(path: str, analysis: Analysis, cwd: str, store: home.Store) -> Impo
     )
 
 
-def _head(
-    source: LocalSource, analysis: Analysis, session_id: str, cwd: str
-) -> Iterator[Record]:
+def _head(source: LocalSource, analysis: Analysis, session_id: str, cwd: str) -> Iterator[Record]:
     header: dict[str, object] = {
         "type": "session",
         "version": SESSION_VERSION,

@@ -124,8 +124,8 @@ def rebuild(
 ) -> Iterator[bytes]:
     """The exact bytes of a source again, from what an import keeps of it; in pieces.
 
-    For sources whose analysis says ``byte_exact``. Entries that follow the source's own come after
-    its last blank lines only if their places say so: give the source's entries alone.
+    For sources whose analysis says ``byte_exact``. Entries appended since may follow the source's
+    own: they come after all of it, its last blank lines included.
     """
     if bom:
         yield BOM

@@ -257,13 +257,13 @@ def text_of(value: bytes) -> str | UnsetType | None:
         return text
 
 
-def object_end(raw: bytes, begin: int, end: int | None = None) -> int:
+def object_end(raw: bytes, begin: int) -> int:
     """Where the value that opens at ``begin`` closes; -1 when it does not, or nests too deep.
 
     Lexical only (strings and brackets): the caller checks the piece it gets.
     """
     depth = 0
-    for match in _BRACKETS.finditer(raw, begin, len(raw) if end is None else end):
+    for match in _BRACKETS.finditer(raw, begin):
         first = raw[match.start()]
         if first in _OPEN:
             depth += 1

@@ -14,6 +14,9 @@ BLANK_RUNS_MAX: Final = 65_536
 BLANK_TEXT_BYTES_MAX: Final = 1 * MIB
 """Blank lines that are noted with their place: they are to fit one PROVENANCE payload."""
 
+HEADER_BYTES_MAX: Final = 16 * MIB
+"""Largest header: it is kept verbatim, with the blank lines' places, in one PROVENANCE payload."""
+
 LEFT_OUT_MAX: Final = 65_536
 """Pieces left out by a salvage. A file with more is no session, and the list is in memory."""
 

@@ -44,27 +44,24 @@ class Piece(NamedTuple):
     reason: str
 
 
-def take_apart(raw: bytes, reason: str) -> list[Piece]:
+def take_apart(raw: bytes, reason: str) -> Iterator[Piece]:
     """The pieces of a line that is not one whole record, for the given reason."""
-    pieces: list[Piece] = []
     budget = [SCAN_FACTOR * len(raw) + SCAN_BYTES]
     at = 0
     while True:
         begin = at
         at = _end(_SPACE_OR_NUL, raw, at)
         if 0 in raw[begin:at]:
-            pieces.append(Piece(begin, at, None, "is filled with NUL bytes"))
+            yield Piece(begin, at, None, "is filled with NUL bytes")
         if at == len(raw):
-            return pieces
-        whole = _whole(raw, at, budget) if raw[at] == 0x7B else None
-        if whole is None:
+            return
+        piece = _whole(raw, at, budget) if raw[at] == 0x7B else None
+        if piece is None:
             resumed = _next_record(raw, at + 1, budget)
             why = reason if at == 0 else _why(raw[at:resumed])
-            pieces.append(Piece(at, resumed, None, why))
-            at = resumed
-        else:
-            pieces.append(whole)
-            at = whole.end
+            piece = Piece(at, resumed, None, why)
+        yield piece
+        at = piece.end
 
 
 def _end(pattern: re.Pattern[bytes], raw: bytes, at: int) -> int:

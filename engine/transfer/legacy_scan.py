@@ -10,6 +10,7 @@ from treering.engine.transfer.legacy_json import clean, members, text_of
 from treering.engine.transfer.legacy_model import (
     BLANK_RUNS_MAX,
     BLANK_TEXT_BYTES_MAX,
+    HEADER_BYTES_MAX,
     LEFT_OUT_MAX,
     Analysis,
     BlankRun,
@@ -128,6 +129,14 @@ class Scan:
                 offset=item.offset,
                 next_step=f"{SALVAGE} takes the entries of a file without a header",
             )
+        if len(item.raw) > HEADER_BYTES_MAX:
+            raise LimitExceeded(
+                f"line {item.number}: the header is longer than {HEADER_BYTES_MAX} bytes",
+                limit=HEADER_BYTES_MAX,
+                need=len(item.raw),
+                path=self._source.path,
+                offset=item.offset,
+            )
         segments = members(item.raw)[1]
         values = {s.name: item.raw[s.value_begin : s.value_end] for s in segments}
         analysis.version = self._version(item, values.get("version", b"null"))
@@ -160,11 +169,12 @@ class Scan:
             self._blank_times[-1] += 1
             return
         runs = self._analysis.blank_lines
+        self._blank_place = None
         self._blank_bytes += len(item.text)
         if len(runs) < BLANK_RUNS_MAX and self._blank_bytes <= BLANK_TEXT_BYTES_MAX:
             self._blank_place = (self._position, item.text)
             self._blank_times.append(times)
-            runs.append(BlankRun(*self._blank_place, times))
+            runs.append(BlankRun(self._position, item.text, times))
         elif not self._analysis.salvage:
             raise LimitExceeded(
                 f"more than {BLANK_RUNS_MAX} runs or {BLANK_TEXT_BYTES_MAX} bytes of blank lines",
