@@ -1,0 +1,1 @@
+"""Journals: the format, reading, recovery, ownership, writing."""

@@ -1,0 +1,1 @@
+"""Sessions: entries, the owned session, read-only views."""

@@ -24,6 +24,7 @@ from treering.engine.journal.shared import SharedFrames
 from treering.engine.limits import INDEX_CACHE_KIB, INDEX_TRANSACTION_ROWS
 from treering.engine.session.facts import UNREADABLE, facts_of
 from treering.index import IndexBusy, IndexFault, LeafMove, Position, Row, SessionIndex, files
+from treering.index.peek import peek
 
 _Answer = TypeVar("_Answer")
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from treering.engine import home
-from treering.engine.errors import Closed, ReadOnly
+from treering.engine.errors import Closed, InvalidId, ReadOnly
 from treering.engine.journal.disk import LOCAL_DISK, Disk
 from treering.engine.journal.format import salt_of
 from treering.engine.journal.ownership import open_regular
@@ -20,7 +20,7 @@ from treering.engine.journal.reader import FileBytes
 from treering.engine.journal.recovery import Examination, Report, examine
 from treering.engine.journal.salvage import Salvage
 from treering.engine.journal.shared import SharedFrames
-from treering.engine.session.indexing import fill_salvaged, memory_index
+from treering.engine.session.indexing import fill_salvaged, memory_index, peek_hint
 from treering.engine.session.reads import Reads
 from treering.index import SessionIndex
 
@@ -33,11 +33,13 @@ class SessionView(Reads):
     def __init__(self, path: str, disk: Disk, *, beyond_damage: bool) -> None:
         self.path = path
         self._closed = False
+        # The watermark first, then the size: what an owner appends in between must not look lost.
+        watermark = _remembered_watermark(path)
         self._file = open_regular(disk, path, write=False)
         try:
             size = self._file.stat().size
             self.source = FileBytes(self._file, path, size)
-            self.examination = examine_again(self.source)
+            self.examination = examine_again(self.source, watermark)
             self.report: Report = self.examination.report()
             if self.examination.case == "G" or self.examination.journal_id is None:
                 raise self.examination.refusal()
@@ -130,6 +132,16 @@ class SessionView(Reads):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _remembered_watermark(path: str) -> bytes | None:
+    """What an index beside the journal remembers, untrusted; None when there is none."""
+    try:
+        session_id = home.session_id_of(path)
+    except InvalidId:
+        return None
+    hint = peek_hint(home.Store.of_journal(path).index, session_id)
+    return None if hint is None else hint.watermark
 
 
 def examine_again(source: FileBytes, watermark: bytes | None = None) -> Examination:

@@ -1,0 +1,1 @@
+"""Moving sessions in and out: legacy JSONL, import, export."""
