@@ -67,7 +67,7 @@ class History:
         self.shared = shared
         self.journal_id = journal_id
         self._hex_id = journal_id.hex()
-        self._place = place or Place.start()
+        self._start = place or Place.start()
         self._closed = False
         self._epoch_frames: int | None = 0 if place is None else None
         self._run: Place | None = None
@@ -101,9 +101,8 @@ class History:
 
     def feed(self, frame: Frame, body: bytes) -> Frame | Activated | None:
         """Take the next frame; what became visible by it, if anything."""
-        place, self._place = self._place, Place.behind(frame)
+        before, self.last = self.last, frame
         self.frames += 1
-        self.last = frame
         if frame.sequence - frame.unsynced > self.proven_below:
             self.proven_below = frame.sequence - frame.unsynced
         # The common case, entries one after another, must not pay for the rules of the others.
@@ -124,7 +123,9 @@ class History:
             self.leaf_candidates.append(frame)
             self.settled = frame
             return frame
-        return self._feed_other(frame, body, place)
+        return self._feed_other(
+            frame, body, self._start if before is None else Place.behind(before)
+        )
 
     def finish(self) -> None:
         """The history ends here: a staged run at the end is abandoned unless an owner goes on."""

@@ -42,6 +42,7 @@ from treering.engine.session.indexing import Indexer
 from treering.engine.session.pending import Pending
 from treering.engine.session.plan import Batch, Plan
 from treering.engine.session.reads import Reads
+from treering.engine.session.view import SessionView
 from treering.index import SessionIndex
 
 _Answer = TypeVar("_Answer")
@@ -195,6 +196,17 @@ class Session(Reads):
             parts.indexer.close()
             parts.owner.release()
             raise
+
+    @classmethod
+    def open_read_only(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        beyond_damage: bool = False,
+        disk: Disk = LOCAL_DISK,
+    ) -> SessionView:
+        """A view that owns and changes nothing: see :meth:`SessionView.open`."""
+        return SessionView.open(path, beyond_damage=beyond_damage, disk=disk)
 
     def _take_up(self, opened: Opened) -> None:
         """Find the leaf, and the newest ids, without waiting for a long index build."""
@@ -490,7 +502,14 @@ _NOT_A_LEAF: Final = object()
 def _note_path(disk: Disk, store: home.Store, session_id: str) -> str | None:
     """Where the owner's note goes; None when its folder cannot be made (it is advisory)."""
     try:
-        make_folders(disk, store.index, store.top)
+        _folder_for_notes(disk, store)
     except OSError:
         return None
     return store.owner_note(session_id)
+
+
+def _folder_for_notes(disk: Disk, store: home.Store) -> None:
+    try:
+        disk.stat(store.index)
+    except FileNotFoundError:
+        make_folders(disk, store.index, store.top)
