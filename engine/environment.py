@@ -40,9 +40,10 @@ def new_session_id() -> str:
     return str(uuid.UUID(int=value))
 
 
-def short_entry_id() -> str:
-    """8 random hex digits; the caller checks that nobody has them."""
-    return secrets.token_hex(4)
+def short_entry_ids(count: int) -> list[str]:
+    """8 random hex digits each; the caller checks that nobody has them."""
+    digits = secrets.token_hex(4 * count)
+    return [digits[at : at + 8] for at in range(0, 8 * count, 8)]
 
 
 def long_entry_id() -> str:

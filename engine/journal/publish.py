@@ -8,7 +8,7 @@ store's top. A crash before the name leaves a temporary file that the next creat
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from treering.engine import environment
@@ -25,11 +25,13 @@ from treering.engine.journal.format import (
 )
 from treering.engine.journal.opening import Tail
 from treering.engine.journal.ownership import Ownership, close_in_child
+from treering.engine.journal.payload import COMPRESS_BULK_FROM_BYTES
 from treering.engine.journal.reader import Place
 from treering.engine.journal.writer import FrameBuilder, Record, State, epoch_open_payload
 from treering.engine.limits import WRITE_BYTES_MAX
 
 TEMPORARY_SUFFIX: Final = ".new"
+_GROUP_BYTES: Final = 1024 * 1024
 _STALE_AFTER_NS: Final = 3600 * 1_000_000_000
 
 
@@ -54,7 +56,9 @@ class NewJournal:
         self._folder = folder
         self._top = top
         self._created_ms = environment.now_ms()
-        self._builder = FrameBuilder(self.journal_id, compression=compression)
+        self._builder = FrameBuilder(
+            self.journal_id, compress_from=COMPRESS_BULK_FROM_BYTES if compression else None
+        )
         self._state = State(FILE_HEADER_BYTES, 0, 1, bytes(16), 0, 0)
         self._pieces: list[bytes] = []
         self._pending = 0
@@ -96,11 +100,11 @@ class NewJournal:
         Raises:
             StorageFull, StorageError: the caller abandons the journal.
         """
-        for record in records:
-            pieces, frames, self._state = self._builder.build([record], self._state)
+        for group in _groups(records):
+            pieces, frames, self._state = self._builder.build(group, self._state)
             self._last = frames[-1]
             self._pieces += pieces
-            self._pending += len(pieces[0])
+            self._pending += sum(map(len, pieces))
             if self._pending >= WRITE_BYTES_MAX:
                 self._flush()
 
@@ -187,6 +191,20 @@ class NewJournal:
             self._disk.unlink(self.temporary)
         except OSError:
             pass  # swept by a later creation
+
+
+def _groups(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Records in groups of about 1 MiB: building one by one costs more than the frames."""
+    group: list[Record] = []
+    size = 0
+    for record in records:
+        group.append(record)
+        size += len(record.payload)
+        if size >= _GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 def sweep_stale(disk: Disk, folder: str) -> list[str]:

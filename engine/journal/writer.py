@@ -45,10 +45,12 @@ from treering.engine.journal.format import (
 )
 from treering.engine.journal.opening import Tail, rewrite_unproven
 from treering.engine.journal.ownership import Ownership
-from treering.engine.journal.payload import compress
+from treering.engine.journal.payload import COMPRESS_APPEND_FROM_BYTES, compress
 from treering.engine.limits import PAYLOAD_BYTES_MAX, WRITE_BYTES_MAX
 
 Durability = Literal["full", "os"]
+
+NEVER = PAYLOAD_BYTES_MAX + 1
 
 _FULL_ERRNOS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
@@ -64,16 +66,18 @@ class Record(NamedTuple):
 class FrameBuilder:
     """Numbers, chains and encodes frames. Pure: the state moves only when the caller says so."""
 
-    def __init__(self, journal_id: bytes, *, compression: bool = True) -> None:
+    def __init__(self, journal_id: bytes, *, compress_from: int | None) -> None:
         self.journal_id = journal_id
         self._salt = salt_of(journal_id)
-        self._compression = compression
+        self._compress_from = NEVER if compress_from is None else compress_from
 
     def build(
         self, records: Iterable[Record], state: State, *, extra_flags: int = 0
     ) -> tuple[list[bytes], list[Frame], State]:
         """The encoded frames, their headers, and the state behind them."""
         offset, sequence, epoch, revision, synced_below, epoch_frames = state
+        salt, compress_from = self._salt, self._compress_from
+        new = tuple.__new__
         pieces: list[bytes] = []
         frames: list[Frame] = []
         for kind, payload, flags in records:
@@ -85,7 +89,7 @@ class FrameBuilder:
                     need=raw,
                 )
             codec, stored = CODEC_RAW, payload
-            if self._compression and kind in _COMPRESSIBLE:
+            if raw >= compress_from and kind in _COMPRESSIBLE:
                 codec, stored = compress(payload)
             previous = revision[:8]
             all_flags = flags | extra_flags
@@ -99,22 +103,27 @@ class FrameBuilder:
                 epoch=epoch,
                 unsynced=sequence - synced_below,
                 previous=previous,
-                salt=self._salt,
+                salt=salt,
             )
             pieces.append(data)
+            unsynced = sequence - synced_below
+            size = len(stored)
             frames.append(
-                Frame(
-                    offset,
-                    kind,
-                    codec,
-                    all_flags,
-                    len(stored),
-                    raw,
-                    sequence,
-                    epoch,
-                    sequence - synced_below,
-                    previous,
-                    revision,
+                new(
+                    Frame,
+                    (
+                        offset,
+                        kind,
+                        codec,
+                        all_flags,
+                        size,
+                        raw,
+                        sequence,
+                        epoch,
+                        unsynced,
+                        previous,
+                        revision,
+                    ),
                 )
             )
             offset += len(data)
@@ -181,7 +190,9 @@ class JournalWriter:
         self.durability: Durability = durability
         self._path = owner.path
         self._file = owner.file
-        self._builder = FrameBuilder(tail.journal_id, compression=compression)
+        self._builder = FrameBuilder(
+            tail.journal_id, compress_from=COMPRESS_APPEND_FROM_BYTES if compression else None
+        )
         self._tail: Tail | None = tail if tail.unproven is not None else None
         self._state = State(
             tail.place.offset,

@@ -13,15 +13,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from treering.engine.errors import InvalidEntry, InvalidId, LimitExceeded
-from treering.engine.journal.format import Kind
 from treering.engine.limits import ENTRY_ID_CHARS_MAX, JSON_DEPTH_MAX, PAYLOAD_BYTES_MAX
 from treering.engine.session.entries import EntryBase
 from treering.engine.transfer.legacy_json import BadRecordError, check
 
 EntryInput = Mapping[str, Any] | EntryBase | bytes
 
-_OWN_MEMBERS: Final = ("type", "id", "parentId", "timestamp")
-_FORGEABLE: Final = ("requestOutput", "requestOutputs", "plannerRequest")
+_FORGEABLE: Final = frozenset(("requestOutput", "requestOutputs", "plannerRequest"))
 """Members that only the engine's own verbs may write."""
 
 
@@ -30,6 +28,13 @@ class References(msgspec.Struct, rename="camel"):
 
     target_id: str | None = None
     first_kept_entry_id: str | None = None
+
+
+class _Head(msgspec.Struct, rename="camel", gc=False):
+    type: str
+    id: str
+    parent_id: str | None
+    timestamp: str
 
 
 class Admitted(NamedTuple):
@@ -49,17 +54,15 @@ class Admitted(NamedTuple):
     references: References | None
 
     @property
-    def frame_kind(self) -> Kind:
+    def is_request(self) -> bool:
         """Request records do not move the leaf; they have a frame kind of their own."""
-        return Kind.REQUEST if self.kind == "request" else Kind.ENTRY
+        return self.kind == "request"
 
     def payload(self, entry_id: str, parent: str | None, timestamp: str) -> bytes:
         """The bytes to store."""
         if self.raw is not None:
             return self.raw
-        head = _encode(
-            {"type": self.kind, "id": entry_id, "parentId": parent, "timestamp": timestamp}
-        )
+        head = _encode(_Head(self.kind, entry_id, parent, timestamp))
         payload = head if self.rest == b"{}" else head[:-1] + b"," + self.rest[1:]
         check_payload_size(len(payload))
         return payload
@@ -112,8 +115,10 @@ def _admit_members(values: dict[str, Any], entry: object) -> Admitted:
     _check_kind(kind)
     _check_forged(values, values.get("details"))
     rest = _encode_checked(values)
-    _encode_checked([kind, parent, timestamp])
-    references = _references_in(rest) if kind in ("label", "compaction", _CHILD_USAGE) else None
+    for text in (kind, parent, timestamp):
+        if text is not None and not text.isascii():
+            _encode_checked(text)
+    references = _references_in(rest) if kind in _REFERRING else None
     return Admitted(kind, rest, None, entry_id, parent_given, parent, timestamp, references)
 
 
@@ -138,12 +143,12 @@ def _admit_bytes(raw: bytes) -> Admitted:
     _check_kind(found.type)
     members = _members.decode(raw)
     _check_forged(members, _details(members))
-    references = _references_in(raw) if found.type in ("label", "compaction", _CHILD_USAGE) else None
+    references = _references_in(raw) if found.type in _REFERRING else None
     timestamp = found.timestamp if isinstance(found.timestamp, str) else None
     return Admitted(found.type, raw, raw, found.id, True, parent, timestamp, references)
 
 
-_CHILD_USAGE: Final = "child_usage_attributed"
+_REFERRING: Final = frozenset(("label", "compaction", "child_usage_attributed"))
 
 
 def check_entry_id(entry_id: object) -> str:
@@ -175,9 +180,9 @@ def _check_kind(kind: str) -> None:
 
 
 def _check_forged(members: Mapping[str, object], details: object) -> None:
-    for name in _FORGEABLE:
-        if name in members:
-            raise InvalidEntry(f"{name} is written by the engine only, where it is true")
+    if not _FORGEABLE.isdisjoint(members):
+        name = min(_FORGEABLE.intersection(members))
+        raise InvalidEntry(f"{name} is written by the engine only, where it is true")
     if isinstance(details, Mapping) and "baseContextEpoch" in details:
         raise InvalidEntry("details.baseContextEpoch is written by the engine only, where it is true")
 

@@ -2,7 +2,8 @@
 
 The index is derived. Whatever is wrong with its files, answers stay right (a bad file is set
 aside and rebuilt; if that fails the index lives in memory) and no append ever waits for it: this
-object has its own lock, and the append path only uses :meth:`Indexer.knows`, which never waits.
+object has its own lock, and the append path only uses :meth:`Indexer.any_known`, which never
+waits.
 """
 
 from __future__ import annotations
@@ -309,14 +310,17 @@ class Indexer:
                 self._go_to_memory(second, size)
                 return question(self._index)
 
-    def knows(self, entry_id: str) -> bool | None:
-        """Whether the indexed part of the journal has that id; None when nobody can say at once."""
+    def any_known(self, ids: list[str]) -> set[str] | None:
+        """Which ids the indexed part of the journal has; None when nobody can say at once."""
         if not self._id_lock.acquire(blocking=False):
             return None
         try:
-            if self._ids is None:
+            index = self._ids
+            if index is None:
                 return None
-            return self._ids.has_id(entry_id)
+            if len(ids) == 1:
+                return set(ids) if index.has_id(ids[0]) else set()
+            return set(index.by_ids(ids))
         except (IndexFault, IndexBusy):
             return None
         finally:

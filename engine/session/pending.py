@@ -27,6 +27,12 @@ class Pending:
             return True
         return False if self.complete else None
 
+    def any_known(self, ids: list[str]) -> set[str] | None:
+        """Which of the ids the session has; None when the index must be asked as well."""
+        if not self.complete:
+            return None
+        return {entry_id for entry_id in ids if entry_id in self._offsets}
+
     def note(self, ids: Iterable[str], frames: Iterable[Frame]) -> None:
         """These were acknowledged."""
         for entry_id, frame in zip(ids, frames, strict=True):

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 class Plan:
     """Ids, parents and bytes for entries that are appended together, decided under the lock."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, admitted: list[Admitted]) -> None:
         self._session = session
+        self._fresh = session.fresh_ids(sum(entry.id is None for entry in admitted))
         self.leaf = session.leaf_id
         self.ids: list[str] = []
         self.new_ids: list[str] = []
@@ -32,8 +33,10 @@ class Plan:
         self._parents: dict[str, str | None] = {}
         self._taken: set[str] = set()
         self._now = environment.iso_time(environment.now_ms())
+        for entry in admitted:
+            self._add(entry)
 
-    def add(self, entry: Admitted) -> None:
+    def _add(self, entry: Admitted) -> None:
         if entry.id is not None and (entry.id in self._taken or self._session.exists(entry.id)):
             self._repeat(entry, entry.id)
             return
@@ -41,14 +44,15 @@ class Plan:
         if entry.parent_given and parent is not None:
             self._require(parent, "the parent")
         self._check_references(entry, parent)
-        entry_id = entry.id or self._session.fresh_id(self._taken)
+        entry_id = entry.id or self._fresh.pop()
         payload = entry.payload(entry_id, parent, entry.timestamp or self._now)
-        self.records.append(Record(entry.frame_kind, payload))
+        request = entry.is_request
+        self.records.append(Record(Kind.REQUEST if request else Kind.ENTRY, payload))
         self.ids.append(entry_id)
         self.new_ids.append(entry_id)
         self._taken.add(entry_id)
         self._parents[entry_id] = parent
-        if entry.frame_kind == Kind.ENTRY:
+        if not request:
             self.leaf = entry_id
 
     def _repeat(self, entry: Admitted, entry_id: str) -> None:

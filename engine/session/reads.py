@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from treering.engine.errors import Damaged, NotFound
 from treering.engine.journal.format import (
+    CODEC_ZSTD,
     ENVELOPE_BYTES,
     FILE_HEADER_BYTES,
     FRAME_HEADER_BYTES,
@@ -19,6 +20,7 @@ from treering.engine.journal.format import (
     digest_of,
     unpack_frame_header,
 )
+from treering.engine.journal.payload import decompress_plain
 from treering.engine.journal.reader import Bytes, frame_at
 from treering.engine.journal.shared import SharedFrames
 from treering.engine.limits import MIB, PAGE_ENTRIES
@@ -297,6 +299,10 @@ class Reads:
             )
 
     def _decoded(self, row: Indexed, body: bytes) -> bytes:
+        if body[5] == CODEC_ZSTD:
+            payload = decompress_plain(body[FRAME_HEADER_BYTES:], row.raw)
+            if payload is not None:
+                return payload
         (_, kind, codec, flags, stored, raw, sequence, epoch, unsynced, previous, _) = (
             unpack_frame_header(body)
         )

@@ -357,9 +357,7 @@ class Session(Reads):
 
     def store_admitted(self, admitted: list[Admitted], *, atomic: bool) -> list[str]:
         """Plan and write entries that were checked; the caller holds the session."""
-        plan = Plan(self)
-        for entry in admitted:
-            plan.add(entry)
+        plan = Plan(self, admitted)
         if plan.records:
             frames = self._write(plan.records, tuple(plan.new_ids), atomic=atomic)
             self._pending.note(plan.new_ids, frames)
@@ -381,20 +379,25 @@ class Session(Reads):
         self.source.size = self._writer.size
         return frames
 
-    def fresh_id(self, taken: set[str]) -> str:
-        """8 hex digits that nobody has, or a UUID when nobody can say so at once."""
+    def fresh_ids(self, count: int) -> list[str]:
+        """Ids that nobody has: 8 hex digits, or UUIDs when nobody can say so at once."""
+        found: list[str] = []
         for _ in range(_ID_TRIES):
-            entry_id = environment.short_entry_id()
-            if entry_id in taken:
-                continue
-            known = self._pending.knows(entry_id)
-            if known is None:
-                known = self._indexer.knows(entry_id)
-            if known is None:
-                break
-            if not known:
-                return entry_id
-        return environment.long_entry_id()
+            wanted = count - len(found)
+            if wanted <= 0:
+                return found
+            tried = environment.short_entry_ids(wanted)
+            taken = self._pending.any_known(tried)
+            if taken is None:
+                taken = self._indexer.any_known(tried)
+                if taken is None:
+                    break
+            seen = taken.union(found)
+            for entry_id in tried:
+                if entry_id not in seen:
+                    seen.add(entry_id)
+                    found.append(entry_id)
+        return found + [environment.long_entry_id() for _ in range(count - len(found))]
 
     def exists(self, entry_id: str) -> bool:
         """Whether an id is taken; waits for the index when it must."""
