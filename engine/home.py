@@ -106,6 +106,16 @@ def check_session_id(session_id: str) -> str:
     return session_id
 
 
+def journal_file(path: str | os.PathLike[str]) -> str:
+    """The absolute path of a journal; a link to the file itself is followed.
+
+    Links in its folders stay as they are: index and artifacts lie beside the sessions folder by
+    the name under which the store is used. (The lock is on the inode, so no alias escapes it.)
+    """
+    absolute = os.path.abspath(os.fspath(path))
+    return os.path.realpath(absolute) if os.path.islink(absolute) else absolute
+
+
 def session_id_of(path: str) -> str:
     """The session id that a journal's file name states.
 

@@ -189,7 +189,7 @@ class Session(Reads):
             Damaged, AcknowledgedDataLost: refused, nothing changed; the report is attached.
             Unsupported: a newer version, or a file system that cannot keep a journal.
         """
-        parts = open_parts(os.path.realpath(path), disk, durability, compression)
+        parts = open_parts(home.journal_file(path), disk, durability, compression)
         try:
             return cls(parts)
         except BaseException:
@@ -387,12 +387,11 @@ class Session(Reads):
             if wanted <= 0:
                 return found
             tried = environment.short_entry_ids(wanted)
-            taken = self._pending.any_known(tried)
-            if taken is None:
-                taken = self._indexer.any_known(tried)
-                if taken is None:
-                    break
-            seen = taken.union(found)
+            taken, complete = self._pending.among(tried)
+            indexed = set() if complete else self._indexer.any_known(tried)
+            if indexed is None:
+                break
+            seen = taken.union(indexed, found)
             for entry_id in tried:
                 if entry_id not in seen:
                     seen.add(entry_id)
@@ -451,8 +450,12 @@ class Session(Reads):
 
     def _last_index_pass(self) -> None:
         self.source.size = self._writer.size
-        if self._indexer.resumes_quickly(self.source.size) or self._pending.complete:
+        if not self._indexer.resumes_quickly(self.source.size):
+            return  # the next owner goes on in the background
+        try:
             self._indexer.cover(self._writer.synced_size)
+        except TreeringError:
+            pass  # the journal is whole and closed; its index can be caught up at any time
 
     def __enter__(self) -> Self:
         return self

@@ -71,7 +71,7 @@ class SessionView(Reads):
             NotFound, NotAJournal, StorageError, Unsupported: as for opening.
             Damaged: nothing of the journal can be read.
         """
-        return cls(os.path.realpath(os.fspath(path)), disk, beyond_damage=beyond_damage)
+        return cls(home.journal_file(path), disk, beyond_damage=beyond_damage)
 
     def _build(self, *, beyond_damage: bool) -> SessionIndex:
         if beyond_damage and self.examination.case in ("B", "C", "D", "E", "F"):
