@@ -109,10 +109,13 @@ def check_session_id(session_id: str) -> str:
 def journal_file(path: str | os.PathLike[str]) -> str:
     """The absolute path of a journal; a link to the file itself is followed.
 
-    Links in its folders stay as they are: index and artifacts lie beside the sessions folder by
+    Raises Invalid for a path that no system takes. Links in its folders stay as they are: index and artifacts lie beside the sessions folder by
     the name under which the store is used. (The lock is on the inode, so no alias escapes it.)
     """
-    absolute = os.path.abspath(os.fspath(path))
+    text = os.fsdecode(path)
+    if "\0" in text:
+        raise Invalid("a path holds no NUL")
+    absolute = os.path.abspath(text)
     return os.path.realpath(absolute) if os.path.islink(absolute) else absolute
 
 
@@ -155,8 +158,10 @@ def file_system_of(path: str) -> str:
         try:
             device = os.stat(path).st_dev
             break
-        except (FileNotFoundError, NotADirectoryError):
-            path = os.path.dirname(path)
+        except OSError:
+            if path == os.path.dirname(path):
+                return "unknown"
+            path = os.path.dirname(path)  # not there, or not for us to see: its folder tells
     wanted = f"{os.major(device)}:{os.minor(device)}"
     for line in environment.mount_lines():
         fields = line.split(" ")
@@ -166,6 +171,8 @@ def file_system_of(path: str) -> str:
 
 
 def _absolute(path: str, what: str) -> str:
+    if "\0" in path:
+        raise Invalid("a path holds no NUL")
     expanded = os.path.expanduser(path)
     if not os.path.isabs(expanded):
         raise Invalid(f"{what} must be an absolute path, not {path!r}")

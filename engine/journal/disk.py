@@ -177,6 +177,10 @@ class LocalFile:
         if descriptor >= 0:
             os.close(descriptor)
 
+    def __del__(self) -> None:
+        # A forgotten descriptor would keep its lock for the life of the process.
+        self.close()
+
 
 class LocalDisk:
     """The local POSIX file system."""

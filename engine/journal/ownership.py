@@ -62,11 +62,13 @@ def close_in_child(file: File) -> File:
 class Ownership:
     """The exclusive right to write one journal, as long as this object is open."""
 
-    def __init__(self, disk: Disk, path: str, file: File, note_path: str | None) -> None:
+    def __init__(
+        self, disk: Disk, path: str, file: File, identity: tuple[int, int], note_path: str | None
+    ) -> None:
         self.disk = disk
         self.path = path
         self.file = file
-        self.identity = file.stat().identity
+        self.identity = identity
         self._note_path = note_path
         self._pid = os.getpid()
         self._open = True
@@ -86,7 +88,8 @@ class Ownership:
                 if not file.try_lock():
                     raise _owned(disk, path, note_path)
                 # The name may have been given to another file between opening and locking.
-                same = _same_file(disk, path, file.stat())
+                opened = file.stat()
+                same = _same_file(disk, path, opened)
             except OSError as error:
                 file.close()
                 raise from_os_error(error, "lock the journal", path) from error
@@ -94,16 +97,23 @@ class Ownership:
                 file.close()
                 raise
             if same:
-                owner = cls(disk, path, file, note_path)
+                owner = cls(disk, path, file, opened.identity, note_path)
                 owner._leave_note()
                 return owner
             file.close()
         raise SourceChanged("the file is being replaced again and again", path=path)
 
     @classmethod
-    def of_new(cls, disk: Disk, path: str, file: File, note_path: str | None = None) -> Ownership:
+    def of_new(
+        cls,
+        disk: Disk,
+        path: str,
+        file: File,
+        identity: tuple[int, int],
+        note_path: str | None = None,
+    ) -> Ownership:
         """Own a file that this process has just created and locked."""
-        owner = cls(disk, path, file, note_path)
+        owner = cls(disk, path, file, identity, note_path)
         owner._leave_note()
         return owner
 
@@ -192,7 +202,11 @@ def open_regular(disk: Disk, path: str, *, write: bool) -> File:
         if error.errno in _NO_JOURNAL_ERRNOS:
             raise NotAJournal(_NO_JOURNAL_ERRNOS[error.errno], path=path) from error
         raise from_os_error(error, "open the journal", path) from error
-    found = file.stat()
+    try:
+        found = file.stat()
+    except OSError as error:
+        file.close()
+        raise from_os_error(error, "look at the journal", path) from error
     if not found.is_regular:
         file.close()
         what = "it is a directory" if found.is_folder else "it is not a plain file"

@@ -75,6 +75,7 @@ class NewJournal:
             raise from_os_error(error, "create the journal", folder) from error
         try:
             self._file.try_lock()
+            self._identity = self._file.stat().identity
             write_all(self._file, encode_file_header(self._header(0)), 0)
             self.add([Record(Kind.EPOCH_OPEN, epoch_open_payload(self.journal_id, 1, purpose, "full"))])
         except BaseException as error:
@@ -178,7 +179,7 @@ class NewJournal:
 
     def _handed_over(self, path: str, note_path: str | None) -> tuple[Ownership, Tail]:
         state = self._state
-        owner = Ownership.of_new(self._disk, path, self._file, note_path)
+        owner = Ownership.of_new(self._disk, path, self._file, self._identity, note_path)
         place = Place(state.offset, state.sequence, state.epoch, state.revision[:8])
         assert self._last is not None
         tail = Tail(self.journal_id, place, state.revision, state.epoch + 1, self._last)

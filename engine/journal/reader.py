@@ -7,7 +7,7 @@ stops at the first byte that is not what must come next and says why; it never j
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -68,6 +68,20 @@ class FileBytes:
                 offset=offset + len(data),
             )
         return data
+
+
+class GrowingBytes(FileBytes):
+    """A file that its owner appends to: the size is always what the writer has acknowledged."""
+
+    def __init__(self, file: File, path: str, size_of: Callable[[], int]) -> None:
+        self._file = file
+        self.path = path
+        self._size_of = size_of
+
+    @property
+    def size(self) -> int:  # type: ignore[override]
+        """Bytes that may be read now."""
+        return self._size_of()
 
 
 class Place(NamedTuple):

@@ -152,7 +152,6 @@ def epoch_open_payload(
     """The payload of an EPOCH_OPEN written by this process now."""
     from treering import __version__
 
-    from treering import __version__
 
     return control.encode(
         control.EpochOpen(
@@ -242,10 +241,17 @@ class JournalWriter:
         """Why the writer refuses everything; None while it works."""
         return self._failure
 
-    def watermark(self) -> Watermark:
-        """The last frame that a completed sync covers."""
+    def watermark(self) -> Watermark | None:
+        """The last frame that a completed sync covers; None while nothing is proven."""
         sequence, offset, revision = self._synced
+        if sequence == 0:
+            return None
         return Watermark(self.journal_id, sequence - 1, offset, revision)
+
+    def encoded_watermark(self) -> bytes | None:
+        """:meth:`watermark` as bytes."""
+        mark = self.watermark()
+        return None if mark is None else mark.encode()
 
     def append(self, records: Sequence[Record]) -> list[Frame]:
         """Append frames; they are acknowledged when this returns.

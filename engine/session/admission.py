@@ -82,23 +82,25 @@ def admit(entry: EntryInput) -> Admitted:
     """
     if isinstance(entry, (bytes, bytearray, memoryview)):
         return _admit_bytes(bytes(entry))
-    if isinstance(entry, EntryBase):
-        return _admit_members(_members_of(entry), entry)
-    if isinstance(entry, Mapping):
-        return _admit_members(dict(entry), entry)
+    if isinstance(entry, (EntryBase, Mapping)):
+        return _admit_members(_plain(entry))
     raise InvalidEntry(f"an entry is a mapping, a typed entry or bytes, not {type(entry).__name__}")
 
 
-def _members_of(entry: EntryBase) -> dict[str, Any]:
-    values: dict[str, Any] = {"type": entry.type}
-    for field in msgspec.structs.fields(entry):
-        value = getattr(entry, field.name)
-        if value is not msgspec.UNSET and (field.required or value != field.default):
-            values[field.encode_name] = value
-    return values
+def _plain(entry: EntryBase | Mapping[str, Any]) -> dict[str, Any]:
+    """The entry as dicts, lists and scalars with string keys: what is checked is what is stored."""
+    value = dict(entry) if isinstance(entry, Mapping) else entry
+    try:
+        plain = msgspec.to_builtins(value, str_keys=True)
+    except RecursionError:
+        raise _too_deep(None) from None
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise InvalidEntry(f"the entry is not JSON: {error}") from None
+    assert isinstance(plain, dict)
+    return plain
 
 
-def _admit_members(values: dict[str, Any], entry: object) -> Admitted:
+def _admit_members(values: dict[str, Any]) -> Admitted:
     kind = values.pop("type", None)
     if not isinstance(kind, str) or not kind:
         raise InvalidEntry("an entry needs a type")
@@ -247,10 +249,7 @@ def _find(value: object, wanted: Any) -> str | None:
         path, item = stack.pop()
         if wanted(item):
             return path
-        if isinstance(item, msgspec.Struct):
-            for field in msgspec.structs.fields(item):
-                stack.append((f"{path}.{field.encode_name}", getattr(item, field.name)))
-        elif isinstance(item, Mapping):
+        if isinstance(item, Mapping):
             for key, member in item.items():
                 if wanted(key):
                     return f"a key of {path}"

@@ -90,4 +90,8 @@ class Housekeeper:
                 index()
             except TreeringError:
                 pass  # the next append or read meets it in its own thread
+            except BaseException:
+                with self._wakeup:
+                    self._thread = None  # a mistake of ours ends this thread, not the next one
+                raise
             del sync, index

@@ -184,7 +184,7 @@ class Indexer:
         self._journal_id = b""
         self._identity = (0, 0)
         self._shared: SharedFrames | None = None
-        self._watermark: Callable[[], bytes] | None = None
+        self._watermark: Callable[[], bytes | None] | None = None
         self._stop = threading.Event()
         self.covered_size = 0
         self.faults: list[str] = []
@@ -227,7 +227,7 @@ class Indexer:
         journal_id: bytes,
         identity: tuple[int, int],
         shared: SharedFrames,
-        watermark: Callable[[], bytes],
+        watermark: Callable[[], bytes | None],
     ) -> None:
         """The journal is open: from now on the index may be brought up to it."""
         with self._lock:
@@ -359,7 +359,10 @@ class Indexer:
 
     def _create(self, size: int) -> None:
         """A first index, or a new generation after a bad one."""
-        files.ensure_folder(self._folder)
+        try:
+            files.ensure_folder(self._folder)
+        except OSError as error:
+            raise IndexFault(self._folder, str(error)) from error
         if size < BULK_BUILD_BYTES:
             path = files.next_path(self._folder, self._session_id)
             self._index = SessionIndex.open(

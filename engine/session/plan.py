@@ -120,6 +120,7 @@ class Batch:
         self._admitted: list[Admitted] = []
         self._bytes = 0
         self._active = False
+        self._used = False
         self.ids: list[str] = []
         """The ids of the entries, once the block has ended."""
 
@@ -143,7 +144,10 @@ class Batch:
         self._admitted.append(admitted)
 
     def __enter__(self) -> Self:
+        if self._used:
+            raise Closed("a batch is used once; ask the session for another one")
         self._session.hold()
+        self._used = True
         self._active = True
         return self
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
-from treering.engine.errors import Damaged, NotFound
+from treering.engine.errors import Damaged, Invalid, NotFound
 from treering.engine.journal.format import (
     CODEC_ZSTD,
     ENVELOPE_BYTES,
     FILE_HEADER_BYTES,
     FRAME_HEADER_BYTES,
     Frame,
+    SEQUENCE_MAX,
     Kind,
     digest_of,
     unpack_frame_header,
@@ -47,6 +48,10 @@ class Reads:
 
     def ask(self, question: Callable[[SessionIndex], _Answer]) -> _Answer:
         """The answer of an index that covers everything acknowledged."""
+        raise AssertionError("subclasses answer")
+
+    def _check_open(self) -> None:
+        """Raise Closed when the session or view was closed."""
         raise AssertionError("subclasses answer")
 
     def _unproven_from(self) -> int:
@@ -110,6 +115,7 @@ class Reads:
 
     def entries(self, *, after: int = 0, limit: int = PAGE_ENTRIES) -> list[Entry]:
         """A page of all entries in journal order, behind the sequence ``after``."""
+        after, limit = _whole(after), _whole(limit)
         return self._load(self.ask(lambda index: index.entries(after=after, limit=limit)))
 
     def iter_entries(self, *, after: int = 0) -> Iterator[Entry]:
@@ -127,6 +133,8 @@ class Reads:
         Raises:
             NotFound: no entry has that id.
         """
+        start = _whole(start)
+        limit = None if limit is None else _whole(limit)
         leaf_id = self.leaf_id if leaf_id is None else leaf_id
         if leaf_id is None:
             return []
@@ -143,6 +151,7 @@ class Reads:
         self, entry_id: str | None, *, after: int = 0, limit: int = PAGE_ENTRIES
     ) -> list[Entry]:
         """A page of the entries below an entry; None lists the roots, unresolved ones included."""
+        after, limit = _whole(after), _whole(limit)
         parent = None if entry_id is None else self._indexed(entry_id).sequence
         return self._load(
             self.ask(lambda index: index.children(parent, after=after, limit=limit))
@@ -159,6 +168,9 @@ class Reads:
         limit: int = PAGE_ENTRIES,
     ) -> list[Entry]:
         """A page of the entries of a kind (and role), between two sequences (both exclusive)."""
+        after = None if after is None else _whole(after)
+        before = None if before is None else _whole(before)
+        limit = _whole(limit)
         return self._load(
             self.ask(
                 lambda index: index.by_kind(
@@ -180,6 +192,7 @@ class Reads:
 
     def labels(self, *, after: int = 0, limit: int = PAGE_ENTRIES) -> list[tuple[Entry, str]]:
         """A page of the labelled entries with their labels."""
+        after, limit = _whole(after), _whole(limit)
         found = self.ask(lambda index: index.labels(after=after, limit=limit))
         rows = self.ask(
             lambda index: [index.by_sequence(label.target) for label in found]
@@ -215,6 +228,7 @@ class Reads:
         Raises:
             Damaged: the SESSION frame is lost.
         """
+        self._check_open()
         first = frame_at(self.source, self._salt, FILE_HEADER_BYTES)
         found = None if first is None else frame_at(self.source, self._salt, first[0].end)
         if found is None or found[0].kind != Kind.SESSION:
@@ -231,6 +245,7 @@ class Reads:
 
     def provenance(self) -> tuple[bytes, bytes] | None:
         """What an import or copy came from: (JSON, the source's header verbatim); None if native."""
+        self._check_open()
         offset = FILE_HEADER_BYTES
         for _ in range(2):
             found = frame_at(self.source, self._salt, offset)
@@ -320,3 +335,14 @@ class Reads:
             row.revision,
         )
         return self._shared.decoder.decode(frame, body[FRAME_HEADER_BYTES:])
+
+
+def _whole(value: int) -> int:
+    """A count or sequence that the index can be asked with.
+
+    Raises:
+        Invalid: not an integer, or negative.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise Invalid(f"expected a whole number, not {value!r}")
+    return min(value, SEQUENCE_MAX)

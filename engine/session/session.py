@@ -20,6 +20,7 @@ import msgspec
 from treering.engine import environment, home
 from treering.engine.errors import (
     Closed,
+    Invalid,
     InvalidEntry,
     OutcomeUnknown,
     TreeringError,
@@ -30,7 +31,7 @@ from treering.engine.journal.format import FRAME_HEADER_BYTES, Frame, Kind, salt
 from treering.engine.journal.opening import Opened, Tail, open_for_writing
 from treering.engine.journal.ownership import Ownership
 from treering.engine.journal.publish import NewJournal
-from treering.engine.journal.reader import FileBytes, frame_at
+from treering.engine.journal.reader import GrowingBytes, frame_at
 from treering.engine.journal.recovery import Report
 from treering.engine.journal.shared import SharedFrames
 from treering.engine.journal.writer import Durability, JournalWriter, Record
@@ -43,6 +44,7 @@ from treering.engine.session.pending import Pending
 from treering.engine.session.plan import Batch, Plan
 from treering.engine.session.reads import Reads
 from treering.engine.session.view import SessionView
+from treering.engine.transfer.legacy_json import clean
 from treering.index import SessionIndex
 
 _Answer = TypeVar("_Answer")
@@ -106,19 +108,15 @@ class Session(Reads):
         self._writer = JournalWriter(
             owner, tail, durability=parts.durability, compression=parts.compression
         )
-        self.source = FileBytes(owner.file, owner.path, tail.place.offset)
+        writer = self._writer
+        self.source = GrowingBytes(owner.file, owner.path, lambda: writer.size)
         self._shared = SharedFrames(self.source, tail.journal_id)
         self._indexer = parts.indexer
         self._leaf_id: str | None = None
         self._pending = Pending(complete=parts.opened is None)
         self._closed = False
-        writer = self._writer
         self._indexer.attach(
-            self.source,
-            tail.journal_id,
-            owner.identity,
-            self._shared,
-            lambda: writer.watermark().encode(),
+            self.source, tail.journal_id, owner.identity, self._shared, writer.encoded_watermark
         )
         self._housekeeper = Housekeeper(self._index_in_background, writer.sync)
         if parts.opened is not None:
@@ -146,6 +144,7 @@ class Session(Reads):
             InvalidId: the id cannot be a file name.
             StorageFull, StorageError, ReadOnly, Unsupported: the place cannot hold a journal.
         """
+        _check_durability(durability)
         store = home.Store.at(home_dir, session_dir)
         session_id = home.check_session_id(session_id or environment.new_session_id())
         header: dict[str, object] = {
@@ -153,10 +152,10 @@ class Session(Reads):
             "version": HEADER_VERSION,
             "id": session_id,
             "timestamp": environment.iso_time(environment.now_ms()),
-            "cwd": cwd if cwd is not None else os.getcwd(),
+            "cwd": clean(cwd if cwd is not None else os.getcwd()),
         }
         if parent_session is not None:
-            header["parentSession"] = parent_session
+            header["parentSession"] = clean(parent_session)
         path = store.journal_path(session_id)
         home.check_writable_place(path)
         new = NewJournal(
@@ -189,6 +188,7 @@ class Session(Reads):
             Damaged, AcknowledgedDataLost: refused, nothing changed; the report is attached.
             Unsupported: a newer version, or a file system that cannot keep a journal.
         """
+        _check_durability(durability)
         parts = open_parts(home.journal_file(path), disk, durability, compression)
         try:
             return cls(parts)
@@ -300,6 +300,7 @@ class Session(Reads):
         A crash can leave a prefix of them. Raises as :meth:`append`; then none is acknowledged.
         """
         admitted = [admit(entry) for entry in entries]
+        self._check_open()
         with self._lock:
             self._check_open()
             return self.store_admitted(admitted, atomic=False)
@@ -318,6 +319,7 @@ class Session(Reads):
         Raises:
             NotFound: no entry has that id.
         """
+        self._check_open()
         with self._lock:
             self._check_open()
             if entry_id is not None and not self._pending.has(entry_id):
@@ -338,6 +340,7 @@ class Session(Reads):
 
     def hold(self) -> None:
         """Take the session for a batch: other threads wait."""
+        self._check_open()
         self._lock.acquire()
         try:
             self._check_open()
@@ -351,6 +354,7 @@ class Session(Reads):
 
     def sync(self) -> None:
         """Make everything acknowledged durable (only ``durability="os"`` leaves something)."""
+        self._check_open()
         with self._lock:
             self._check_open()
             self._writer.sync()
@@ -362,7 +366,6 @@ class Session(Reads):
             frames = self._write(plan.records, tuple(plan.new_ids), atomic=atomic)
             self._pending.note(plan.new_ids, frames)
             self._leaf_id = plan.leaf
-            self._housekeeper.appended(len(frames))
         return plan.ids
 
     def _write(
@@ -376,7 +379,7 @@ class Session(Reads):
         except OutcomeUnknown as error:
             error.entry_ids = ids
             raise
-        self.source.size = self._writer.size
+        self._housekeeper.appended(len(frames))
         return frames
 
     def fresh_ids(self, count: int) -> list[str]:
@@ -411,6 +414,7 @@ class Session(Reads):
         What had reached the device stays, a torn tail goes to quarantine; afterwards look the
         entries up. Nothing is written again by itself.
         """
+        self._check_open()
         with self._lock:
             self._check_open()
             self._housekeeper.stop()
@@ -435,6 +439,10 @@ class Session(Reads):
             OutcomeUnknown, SourceChanged: the end could not be written; the session is closed
                 all the same, and everything acknowledged before stays.
         """
+        if self._closed or not self._writer.owner.is_open:
+            # Also in a forked child: the parent's lock and thread are not this process's.
+            self._closed = True
+            return
         with self._lock:
             if self._closed:
                 return
@@ -449,7 +457,6 @@ class Session(Reads):
                 self._indexer.close()
 
     def _last_index_pass(self) -> None:
-        self.source.size = self._writer.size
         if not self._indexer.resumes_quickly(self.source.size):
             return  # the next owner goes on in the background
         try:
@@ -503,6 +510,11 @@ class Session(Reads):
 
 
 _NOT_A_LEAF: Final = object()
+
+
+def _check_durability(durability: str) -> None:
+    if durability not in ("full", "os"):
+        raise Invalid(f"durability is 'full' or 'os', not {durability!r}")
 
 
 def _note_path(disk: Disk, store: home.Store, session_id: str) -> str | None:

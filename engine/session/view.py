@@ -93,10 +93,13 @@ class SessionView(Reads):
     def _unproven_from(self) -> int:
         return self.examination.proven_below
 
-    def ask(self, question: Callable[[SessionIndex], _Answer]) -> _Answer:
-        """See :meth:`Reads.ask`."""
+    def _check_open(self) -> None:
         if self._closed:
             raise Closed("the view is closed", path=self.path)
+
+    def ask(self, question: Callable[[SessionIndex], _Answer]) -> _Answer:
+        """See :meth:`Reads.ask`."""
+        self._check_open()
         return question(self._index)
 
     @property

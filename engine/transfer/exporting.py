@@ -12,7 +12,8 @@ from typing import IO
 
 import msgspec
 
-from treering.engine.errors import Conflict, from_os_error
+from treering.engine.errors import Conflict, Invalid, from_os_error
+from treering.engine.journal.disk import LOCAL_DISK
 from treering.engine.session.reads import Reads
 from treering.engine.transfer.legacy import BlankRun, rebuild
 
@@ -66,7 +67,9 @@ def export_jsonl(session: Reads, target: str | os.PathLike[str], *, branch: bool
         Conflict: the name is taken.
         StorageFull, StorageError: nothing is left behind.
     """
-    path = os.path.abspath(target)
+    path = os.path.abspath(os.fsdecode(target))
+    if "\0" in path:
+        raise Invalid("a path holds no NUL")
     temporary = f"{path}.{os.getpid()}.part"
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -80,6 +83,7 @@ def export_jsonl(session: Reads, target: str | os.PathLike[str], *, branch: bool
             file.flush()
             os.fsync(file.fileno())
         os.link(temporary, path)
+        LOCAL_DISK.sync_folder(os.path.dirname(path))
     except FileExistsError as error:
         raise Conflict(
             "the file exists already", path=path, next_step="name another one"

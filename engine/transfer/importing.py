@@ -21,6 +21,7 @@ from treering.engine.journal.format import FLAG_RETAINED, Kind
 from treering.engine.journal.publish import NewJournal
 from treering.engine.journal.writer import Record
 from treering.engine.transfer.legacy import Analysis, CopyLimits, analyse, prepare
+from treering.engine.transfer.legacy_json import clean
 from treering.engine.transfer.records import LocalSource
 
 SESSION_VERSION = 3
@@ -166,8 +167,8 @@ def _head(source: LocalSource, analysis: Analysis, session_id: str, cwd: str) ->
         "version": SESSION_VERSION,
         "id": session_id,
         "timestamp": environment.iso_time(environment.now_ms()),
-        "cwd": cwd,
-        "parentSession": source.path,
+        "cwd": clean(cwd),
+        "parentSession": clean(os.fsdecode(source.path)),
     }
     if analysis.header is not None and analysis.header.rlm_depth is not None:
         header["rlmDepth"] = analysis.header.rlm_depth
