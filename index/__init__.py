@@ -16,7 +16,7 @@ from treering.index.rows import (
     Row,
     Usage,
 )
-from treering.index.session_index import SessionIndex
+from treering.index.session_index import SessionIndex, peek
 
 __all__ = [
     "Counts",
@@ -31,4 +31,5 @@ __all__ = [
     "Row",
     "SessionIndex",
     "Usage",
+    "peek",
 ]

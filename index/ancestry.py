@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import apsw
+
 from treering.index.rows import CYCLE, DIRTY, MISSING, STATE
 
 SKIPS_BITS: Final = 17

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import os
 import threading
@@ -14,6 +13,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import apsw
+
 from treering.index import schema
 from treering.index.faults import IndexBusy, IndexFault, translate
 
@@ -262,7 +262,12 @@ def _keep_in_child() -> None:
     global _open_lock  # noqa: PLW0603 (another thread may have held it during the fork)
     _open_lock = threading.Lock()
     _open_paths.clear()
-    for handle in list(_handles):
+    handles = list(_handles)
+    if not handles:
+        return
+    import ctypes  # noqa: PLC0415 (10 ms that no command should pay at its start)
+
+    for handle in handles:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle._db))
         _kept.append(handle._db)
 

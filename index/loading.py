@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import apsw
+from xxhash import xxh3_128_hexdigest
+
 from treering.index import ancestry
 from treering.index.faults import IndexFault
 from treering.index.rows import (
-    CYCLE,
     DERIVED,
     FLAGS,
     INT_MAX,
@@ -28,7 +29,6 @@ from treering.index.rows import (
     usable_id,
 )
 from treering.index.totals import Names, UsageTotals
-from xxhash import xxh3_128_hexdigest
 
 BATCH_ROWS: Final = 2048
 """Rows looked up and inserted together: one query instead of one a row."""
@@ -41,8 +41,9 @@ Node = tuple[int, int, int]
 
 _INSERT = "INSERT INTO entry VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)"
 
-# The entry that holds an own id: the newest twin if there is one, else the one addressed by it.
-_HOLDERS = f"""SELECT c.value, e.seq, e.depth, e.jump, e.mark < {DERIVED}
+# What an id means to a child or label that comes now: the newest entry with it as own id (the
+# newest twin if there is one), else the entry that it addresses as a derived id.
+_HOLDERS = f"""SELECT c.value, e.seq, e.depth, e.jump, e.mark & {STATE} <> {OUTSIDE}
   FROM carray(?) AS c CROSS JOIN entry AS e ON e.id = c.value"""
 _TWINS = f"""SELECT c.value, e.seq, e.depth, e.jump
   FROM carray(?) AS c CROSS JOIN entry AS e ON e.own = c.value
@@ -237,7 +238,7 @@ class Loader:
             elif parent_id:
                 holder = holders.get(parent_id)
                 if holder is None:
-                    mark |= self._unresolved(seq, own, parent_id)
+                    mark |= self._unresolved(seq, parent_id)
                 else:
                     parent, depth, jump = holder
                     depth += 1
@@ -261,6 +262,8 @@ class Loader:
             # fmt: on
             jumps[seq] = jump
             if tree:
+                if address is not own:
+                    holders.setdefault(address, (seq, depth, jump))  # type: ignore[arg-type]
                 if own is not None:
                     holders[own] = (seq, depth, jump)
                     if own in awaited:
@@ -308,18 +311,16 @@ class Loader:
         found = self._db.execute("SELECT 1 FROM entry WHERE id=?", (address,)).get
         return found is not None
 
-    def _unresolved(self, seq: int, own: str | None, parent_id: str) -> int:
-        """Note an entry whose parent is not there; returns the state for its mark."""
-        if own == parent_id:
-            self._cycles += 1
-            self._pending_loose.append((seq, CYCLE, None))
-            return CYCLE
+    def _unresolved(self, seq: int, parent_id: str) -> int:
+        """Note an entry whose parent is not there; returns the state for its mark.
+
+        Its own parent is no special case: the entry arrives, and is the root above itself.
+        """
         self._missing += 1
-        if usable_id(parent_id):
-            self._pending_loose.append((seq, MISSING, parent_id))
+        usable = usable_id(parent_id)  # an id that nobody can have is not waited for
+        self._pending_loose.append((seq, MISSING, parent_id if usable else None))
+        if usable:
             self._awaited.add(parent_id)
-        else:
-            self._pending_loose.append((seq, MISSING, None))  # nobody can ever have that id
         return MISSING
 
     def _jump_of(self, seq: int) -> int:
@@ -389,13 +390,17 @@ class Loader:
 
 
 def find_holder(db: apsw.Connection, own: str) -> int | None:
-    """Sequence of the newest entry in the tree that has this own id (a usable one)."""
+    """Sequence of the entry in the tree that a usable id means to a child that comes now.
+
+    The newest one with it as own id, else the one that it addresses as a derived id.
+    """
     twin = db.execute(
         f"SELECT seq FROM entry WHERE own=? AND mark & {STATE} <> {OUTSIDE}"
         " ORDER BY seq DESC LIMIT 1",
         (own,),
     ).get
     if twin is None:
-        twin = db.execute(f"SELECT seq FROM entry WHERE id=? AND mark < {DERIVED}", (own,)).get
+        sql = f"SELECT seq FROM entry WHERE id=? AND mark & {STATE} <> {OUTSIDE}"
+        twin = db.execute(sql, (own,)).get
     found: int | None = twin
     return found

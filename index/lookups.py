@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 
 import apsw
+
 from treering.index import ancestry
 from treering.index.faults import IndexFault
 from treering.index.rows import CYCLE, FLAGS, MISSING, OUTSIDE, STATE, Entry

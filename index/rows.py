@@ -64,7 +64,10 @@ class LeafMove(NamedTuple):
 
 
 class Position(NamedTuple):
-    """The last indexed frame: its sequence, its END offset in bytes, its revision."""
+    """The last indexed frame: its sequence, an offset in the journal (bytes), its revision.
+
+    Only kept and given back: whether the offset is where the frame starts or ends is the caller's.
+    """
 
     sequence: int
     offset: int

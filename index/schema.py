@@ -13,6 +13,7 @@ import threading
 from typing import Final
 
 import apsw
+
 from treering.index.faults import IndexFault
 
 SQLITE_FLOOR: Final = (3, 51, 3)
@@ -159,6 +160,15 @@ def connect(path: str, *, readonly: bool) -> apsw.Connection:
     access = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
     vfs = CHECKSUM_VFS if checksum_vfs() else None
     return apsw.Connection(path, flags=access | apsw.SQLITE_OPEN_NOFOLLOW, vfs=vfs)
+
+
+def connect_unlocked(path: str) -> apsw.Connection:
+    """Open only the main file of a database, without locks, -wal and -shm; nothing is written."""
+    for char, code in (("%", "%25"), ("?", "%3f"), ("#", "%23")):
+        path = path.replace(char, code)
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOFOLLOW
+    vfs = CHECKSUM_VFS if checksum_vfs() else None
+    return apsw.Connection(f"file:{path}?immutable=1", flags=flags, vfs=vfs)
 
 
 def configure(db: apsw.Connection, *, busy_timeout_ms: int, cache_kib: int) -> None:

@@ -7,8 +7,9 @@ from collections import Counter
 from typing import Final
 
 import apsw
-from treering.index.rows import INT_MAX, Usage, storable
 from xxhash import xxh3_128_hexdigest
+
+from treering.index.rows import INT_MAX, Usage, storable
 
 NAME_CHARS_MAX: Final = 200
 """Longer kinds and roles are kept as this much of them and a hash of the whole."""

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 import xxhash
 
-from treering.engine.errors import Damaged, Undecodable
+from treering.engine.errors import Closed, Damaged, Undecodable
 from treering.engine.journal.control import decode_leaf
 from treering.engine.journal.format import Frame, Kind, salt_of
 from treering.engine.journal.history import Walk
@@ -186,6 +186,7 @@ class Indexer:
         self._shared: SharedFrames | None = None
         self._watermark: Callable[[], bytes | None] | None = None
         self._stop = threading.Event()
+        self._closed = False
         self.covered_size = 0
         self.faults: list[str] = []
         """What was wrong with index files, in order; answers were right all the same."""
@@ -279,6 +280,7 @@ class Indexer:
             StorageError: the journal could not be read. Faults of the index itself never surface.
         """
         with self._lock:
+            self._check_open()
             if self._index is not None and self.covered_size >= size:
                 return
             try:
@@ -295,20 +297,27 @@ class Indexer:
     def ask(self, question: Callable[[SessionIndex], _Answer], size: int) -> _Answer:
         """The answer of an index that covers the journal's first ``size`` bytes."""
         with self._lock:
-            self.cover(size)
-            assert self._index is not None
             try:
-                return question(self._index)
+                return question(self._covering(size))
             except IndexFault as fault:
                 self._set_aside(fault)
-                self.cover(size)
             except IndexBusy as busy:
                 self._go_to_memory(busy, size)
             try:
-                return question(self._index)
+                return question(self._covering(size))
             except (IndexFault, IndexBusy) as second:
                 self._go_to_memory(second, size)
-                return question(self._index)
+                return question(self._covering(size))
+
+    def _covering(self, size: int) -> SessionIndex:
+        self.cover(size)
+        if self._index is None or self.covered_size < size:
+            raise Closed("the session was closed meanwhile")  # an answer would be a partial one
+        return self._index
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the session is closed")
 
     def any_known(self, ids: list[str]) -> set[str] | None:
         """Which ids the indexed part of the journal has; None when nobody can say at once."""
@@ -326,14 +335,11 @@ class Indexer:
         finally:
             self._id_lock.release()
 
-    def stop(self) -> None:
-        """Make a catch-up in another thread end soon (it resumes at the next open)."""
-        self._stop.set()
-
     def close(self) -> None:
         """Close the files. Idempotent."""
         self._stop.set()
         with self._lock:
+            self._closed = True
             self._close_files()
 
     def _catch_up(self, size: int) -> None:

@@ -41,7 +41,7 @@ class Plan:
             self._repeat(entry, entry.id)
             return
         parent = entry.parent if entry.parent_given else self.leaf
-        if entry.parent_given and parent is not None:
+        if parent is not None and (entry.parent_given or self._session.ambiguous_ids):
             self._require(parent, "the parent")
         self._check_references(entry, parent)
         entry_id = entry.id or self._fresh.pop()
@@ -74,8 +74,7 @@ class Plan:
     def _require(self, entry_id: str, what: str) -> None:
         if entry_id in self._taken:
             return
-        if not self._session.exists(entry_id):
-            raise NotFound(f"{what} {entry_id!r} is not there", path=self._session.path)
+        self._session.require_in_tree(entry_id, what)
 
     def _check_references(self, entry: Admitted, parent: str | None) -> None:
         references = entry.references

@@ -19,9 +19,10 @@ import msgspec
 
 from treering.engine import environment, home
 from treering.engine.errors import (
+    Ambiguous,
     Closed,
     Invalid,
-    InvalidEntry,
+    NotFound,
     OutcomeUnknown,
     TreeringError,
 )
@@ -114,6 +115,7 @@ class Session(Reads):
         self._indexer = parts.indexer
         self._leaf_id: str | None = None
         self._pending = Pending(complete=parts.opened is None)
+        self._ambiguous_ids = False
         self._closed = False
         self._indexer.attach(
             self.source, tail.journal_id, owner.identity, self._shared, writer.encoded_watermark
@@ -212,7 +214,8 @@ class Session(Reads):
         """Find the leaf, and the newest ids, without waiting for a long index build."""
         assert opened.examination.walk is not None
         history = opened.examination.walk.history
-        if self._indexer.resumes_quickly(self.source.size):
+        self._ambiguous_ids = self._imported_with_ambiguous_ids()
+        if self._ambiguous_ids or self._indexer.resumes_quickly(self.source.size):
             self._indexer.cover(self._synced_size())
             self._leaf_id = self._indexed_leaf()
             return
@@ -226,6 +229,14 @@ class Session(Reads):
             if history.leaf_candidates or not opened.examination.from_header:
                 self._leaf_id = self._indexed_leaf()
         self._housekeeper.wake()
+
+    def _imported_with_ambiguous_ids(self) -> bool:
+        """Whether an import brought entries without an id of their own, or with a taken one.
+
+        Then only the index can tell what an id means. Entries that we append always have one.
+        """
+        provenance = self.provenance()
+        return provenance is not None and b'"ambiguous_ids":false' not in provenance[0]
 
     def _leaf_of(self, frame: Frame) -> object:
         """The leaf that a frame sets; ``_NOT_A_LEAF`` when it sets none."""
@@ -265,6 +276,11 @@ class Session(Reads):
     def artifact_folder(self) -> str:
         """The folder that the session owns for its files (made when something needs it)."""
         return self.store.artifact_folder(self.id)
+
+    @property
+    def ambiguous_ids(self) -> bool:
+        """Whether an import brought entries that share an id, or have none."""
+        return self._ambiguous_ids
 
     @property
     def index_faults(self) -> list[str]:
@@ -322,10 +338,8 @@ class Session(Reads):
         self._check_open()
         with self._lock:
             self._check_open()
-            if entry_id is not None and not self._pending.has(entry_id):
-                found = self._indexed(entry_id)
-                if not found.tree:
-                    raise InvalidEntry(f"entry {entry_id!r} is outside the tree", path=self.path)
+            if entry_id is not None:
+                self.require_in_tree(entry_id, "the entry")
             payload = control.encode(control.Leaf(entry_id))
             self._write([Record(Kind.LEAF, payload)], (), atomic=False)
             self._leaf_id = entry_id
@@ -400,6 +414,27 @@ class Session(Reads):
                     seen.add(entry_id)
                     found.append(entry_id)
         return found + [environment.long_entry_id() for _ in range(count - len(found))]
+
+    def require_in_tree(self, entry_id: str, what: str) -> None:
+        """Make sure that a new entry can refer to ``entry_id``, and means it.
+
+        Raises:
+            NotFound: no entry of the tree has that id.
+            Ambiguous: another entry with the same id of its own came later.
+        """
+        if self._pending.has(entry_id):
+            return
+        found = self.ask(lambda index: index.by_id(entry_id))
+        if found is None or not found.tree:
+            raise NotFound(f"{what} {entry_id!r} is not there", path=self.path)
+        if not self._ambiguous_ids:
+            return
+        meant = self.ask(lambda index: index.holder(entry_id))
+        if meant is not None and meant != found.sequence:
+            raise Ambiguous(
+                f"several entries have the id {entry_id!r}; a new one would belong to the last",
+                next_step="refer to the last of them by its derived id",
+            )
 
     def exists(self, entry_id: str) -> bool:
         """Whether an id is taken; waits for the index when it must."""

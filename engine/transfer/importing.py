@@ -184,6 +184,7 @@ def provenance_payload(analysis: Analysis) -> bytes:
         "captured_bytes": analysis.captured_bytes,
         "digest": analysis.digest,
         "byte_exact": analysis.byte_exact,
+        "ambiguous_ids": _ambiguous_ids(analysis),
     }
     if analysis.bom:
         facts["bom"] = True
@@ -198,6 +199,12 @@ def provenance_payload(analysis: Analysis) -> bytes:
             "lines_taken_apart": analysis.taken_apart,
         }
     return _json(facts) + b"\0" + (analysis.header_raw or b"")
+
+
+def _ambiguous_ids(analysis: Analysis) -> bool:
+    """Whether some entries have no usable id of their own; an upgrade from version 1 gives them."""
+    names = ("duplicate_ids", "entries_without_id", "long_ids", "wrong_types", "lone_surrogates")
+    return analysis.effective_version > 1 and any(analysis.oddities.get(name) for name in names)
 
 
 def _json(value: object) -> bytes:

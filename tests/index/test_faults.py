@@ -1,0 +1,352 @@
+"""Bad files, damaged bytes, forks, old libraries: always a typed fault, never a wrong answer."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+from index_helpers import eight, linear, load, position_after, random_rows, row
+
+from treering.index import IndexBusy, IndexFault, SessionIndex, files, peek, schema
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    """A closed index of 300 rows, half of them a checkpoint ago."""
+    path = tmp_path / "s.1.sqlite3"
+    with SessionIndex.open(str(path), create=True) as index:
+        load(index, linear(300), [100])
+    return path
+
+
+def other_database(path: Path) -> None:
+    path.unlink()
+    db = apsw.Connection(str(path))
+    db.execute("CREATE TABLE entry(seq INTEGER PRIMARY KEY, id TEXT)")
+    db.close()
+
+
+def other_version(path: Path) -> None:
+    db = apsw.Connection(str(path))
+    db.execute("PRAGMA user_version=99")
+    db.close()
+
+
+def other_tables(path: Path) -> None:
+    db = apsw.Connection(str(path))
+    db.execute("DROP INDEX entry_kind")
+    db.close()
+
+
+def lost_state(path: Path) -> None:
+    db = apsw.Connection(str(path))
+    db.execute("DELETE FROM state")
+    db.close()
+
+
+def lost_rows(path: Path) -> None:
+    db = apsw.Connection(str(path))
+    db.execute("DELETE FROM entry WHERE seq > 290")
+    db.close()
+
+
+BAD: dict[str, Callable[[Path], object]] = {
+    "missing": lambda path: path.unlink(),
+    "empty": lambda path: path.write_bytes(b""),
+    "half": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "header only": lambda path: os.truncate(path, 100),
+    "random": lambda path: path.write_bytes(random.Random(1).randbytes(20_000)),
+    "text": lambda path: path.write_text("what is this\n" * 1000),
+    "other database": other_database,
+    "other version": other_version,
+    "other tables": other_tables,
+    "lost state": lost_state,
+    "lost rows": lost_rows,
+}
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_file_is_a_fault(good: Path, kind: str, readonly: bool) -> None:
+    """Every kind of bad file is an IndexFault with its path, at open or at the first reading."""
+    BAD[kind](good)
+    with (
+        pytest.raises(IndexFault) as caught,
+        SessionIndex.open(str(good), readonly=readonly) as index,
+    ):
+        index.entries(limit=1000)
+    assert caught.value.path == str(good)
+    assert caught.value.missing == (kind == "missing")
+    assert not caught.value.full
+    assert (files.set_aside(str(good)) is None) == (kind == "missing")
+    peek(str(good))
+
+
+def test_a_foreign_wal_is_a_fault(good: Path, tmp_path: Path) -> None:
+    """A -wal of another index beside a file would be replayed over it: noticed at open."""
+    other = tmp_path / "other.sqlite3"
+    copy = tmp_path / "stale-wal"
+    with SessionIndex.open(str(other), create=True) as index:
+        load(index, [row(n, f"other{n}") for n in range(1, 400)], [100])
+        shutil.copy(f"{other}-wal", copy)
+    shutil.copy(copy, f"{good}-wal")
+    with pytest.raises(IndexFault):
+        SessionIndex.open(str(good))
+    bad = files.set_aside(str(good))
+    assert not os.path.exists(f"{good}-wal")
+    assert bad is not None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="must become a user who may not write")
+def test_a_file_that_cannot_be_written_is_a_fault(good: Path) -> None:
+    """Read-only for us: a fault when opened for writing, all answers when opened for reading."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        path = shutil.copy(good, folder)
+        os.chmod(path, 0o444)
+        program = f"""
+import os
+from treering.index import IndexFault, SessionIndex, schema
+schema.checksum_vfs()
+os.setuid(65534)
+try:
+    SessionIndex.open({path!r})
+except IndexFault as fault:
+    print(fault.reason)
+"""
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        )
+    assert "read-only" in done.stdout or "readonly" in done.stdout
+
+
+def answers(index: SessionIndex) -> list[object]:
+    """One of everything."""
+    leaf = index.leaf()
+    last = leaf.sequence or 1
+    return [
+        index.position(),
+        index.identity(),
+        index.watermark(),
+        leaf,
+        index.entries(limit=1000),
+        index.path(last),
+        index.path(last, from_depth=3, limit=5),
+        [index.children(parent, limit=100) for parent in (None, 1, 2, 9)],
+        [index.child_count(parent) for parent in (None, 1, 2, 9)],
+        index.labels(limit=100),
+        index.counts(),
+        index.usage(),
+        index.unresolved(limit=100),
+        [index.by_kind(kind, limit=100) for kind in ("message", "compaction", "label", "")],
+        [index.latest_on_path(kind, last) for kind in ("message", "compaction", "label")],
+        index.by_time(0, 2**62, limit=100),
+        [index.by_id(key) for key in ("a", "b", eight(3))],
+        [index.has_id(key) for key in ("a", "zz", eight(3))],
+        [index.is_ancestor(n, last) for n in (1, 5, 9)],
+    ]
+
+
+def small_index(path: Path) -> list[object]:
+    with SessionIndex.open(str(path), create=True) as index:
+        index.bind(b"j" * 16, 2**64 - 1, 7)
+        load(index, random_rows(random.Random(5), 40), [10])
+        index.set_watermark(b"w" * 64)
+        return answers(index)
+
+
+def flips(size: int, every: int) -> Iterator[tuple[int, int]]:
+    rnd = random.Random(3)
+    return (
+        (rnd.randrange(start, min(size, start + every)), 1 << rnd.randrange(8))
+        for start in range(0, size, every)
+    )
+
+
+@pytest.mark.skipif(not schema.checksum_vfs(), reason="this APSW has no cksumvfs")
+def test_a_flipped_bit_is_caught_or_harmless(tmp_path: Path) -> None:
+    """With page checksums, no flipped bit of the file changes an answer."""
+    path = tmp_path / "s.1.sqlite3"
+    expected = small_index(path)
+    content = path.read_bytes()
+    caught = 0
+    for place, bit in flips(len(content), 101):
+        damaged = bytearray(content)
+        damaged[place] ^= bit
+        path.write_bytes(damaged)
+        try:
+            with SessionIndex.open(str(path)) as index:
+                assert answers(index) == expected, (place, bit)
+        except IndexFault:
+            caught += 1
+        for tail in ("-wal", "-shm"):
+            Path(f"{path}{tail}").unlink(missing_ok=True)
+    assert caught > len(content) // 101 // 2  # the others hit pages that no answer needs
+
+
+def test_without_checksums_damage_is_a_typed_fault_or_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where page checksums are missing, damage still never raises anything else, nor hangs."""
+    monkeypatch.setattr(schema, "checksum_vfs", lambda: False)
+    path = tmp_path / "s.1.sqlite3"
+    small_index(path)
+    content = path.read_bytes()
+    for place, bit in flips(len(content), 97):
+        damaged = bytearray(content)
+        damaged[place] ^= bit
+        path.write_bytes(damaged)
+        try:
+            with SessionIndex.open(str(path)) as index:
+                answers(index)
+                index.apply(
+                    [row(1000, "a", "b"), row(1001, "zz", "a")], position_after(row(1001, ""))
+                )
+                answers(index)
+        except IndexFault:
+            pass
+        for tail in ("-wal", "-shm"):
+            Path(f"{path}{tail}").unlink(missing_ok=True)
+
+
+def test_the_default_vfs_of_the_process_stays(good: Path) -> None:
+    """Loading the checksum VFS does not make it the default of our users' own connections."""
+    assert apsw.vfs_names()[0] != schema.CHECKSUM_VFS
+
+
+def test_a_forked_child_cannot_use_an_index(good: Path) -> None:
+    """Every call in a child is a fault; neither its calls nor its exit disturb the parent."""
+    program = f"""
+import os, sys
+from treering.index import *
+index = SessionIndex.open({str(good)!r})
+child = os.fork()
+if not child:
+    refused = 0
+    for call in (index.leaf, index.position, index.close, index.counts, lambda: index.by_id("x"),
+                 lambda: index.differences(index)):
+        try:
+            call()
+        except IndexFault as fault:
+            refused += "fork" in str(fault)
+    del index
+    sys.exit(refused)
+_, status = os.waitpid(child, 0)
+index.set_watermark(b"w" * 64)
+print(os.waitstatus_to_exitcode(status), sorted(os.listdir({str(good.parent)!r})))
+index.close()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    sidecars = [f"{good.name}{tail}" for tail in ("", "-shm", "-wal")]
+    assert done.stdout.strip() == f"6 {sidecars}"
+
+
+def test_a_closed_index_refuses(good: Path) -> None:
+    """After close() every call is a fault, and close() again is harmless."""
+    index = SessionIndex.open(str(good))
+    index.close()
+    index.close()
+    with pytest.raises(IndexFault, match="closed"):
+        index.leaf()
+
+
+def test_a_lock_that_lasts_is_busy_and_no_fault(good: Path) -> None:
+    """Another writer is IndexBusy after the busy timeout, at once for readers of nothing."""
+    holder = apsw.Connection(str(good), vfs="cksmvfs" if schema.checksum_vfs() else None)
+    with SessionIndex.open(str(good), busy_timeout_ms=10) as index:
+        holder.execute("BEGIN IMMEDIATE")
+        with pytest.raises(IndexBusy):
+            index.apply([], position_after(row(301, "")))
+        assert index.leaf().sequence == 300
+        holder.execute("ROLLBACK")
+        index.apply([], position_after(row(301, "")))
+    holder.close()
+
+
+def test_a_full_disk_is_said(good: Path) -> None:
+    """No room: a fault that says so, the rows that are there stay right."""
+    with SessionIndex.open(str(good)) as index:
+        index._db.execute("PRAGMA max_page_count=1")
+        with pytest.raises(IndexFault) as caught:
+            load(index, linear(5000, start=301))
+        assert caught.value.full
+        assert index.leaf().sequence == 300
+
+
+@pytest.mark.parametrize("version", ["3.51.2", "3.50.9", "3.7.17", "2.8"])
+def test_an_old_sqlite_is_refused(version: str) -> None:
+    """Below the floor: refused with both versions and what to do."""
+    with pytest.raises(IndexFault, match=rf"{version}.*3\.51\.3.*upgrade"):
+        schema.require_sqlite(version)
+
+
+@pytest.mark.parametrize(
+    "version", ["3.51.3", "3.51.10", "3.52.0", "4.0.0", apsw.sqlite_lib_version()]
+)
+def test_a_new_enough_sqlite_is_taken(version: str) -> None:
+    """Versions are compared as numbers."""
+    schema.require_sqlite(version)
+    schema.require_sqlite(apsw.sqlite_lib_version())
+
+
+def test_rows_out_of_order_are_refused_and_change_nothing(good: Path) -> None:
+    """A row at or before the stored position, or behind a later one, adds nothing at all."""
+    with SessionIndex.open(str(good)) as index:
+        for sequences in ([300], [301, 301], [302, 301], [301, 2**63]):
+            rows = [row(n, f"new{n}") for n in sequences]
+            with pytest.raises(IndexFault, match="out of order"):
+                index.apply(rows, position_after(rows[-1]))
+        with pytest.raises(IndexFault, match="before row"):
+            index.apply([row(305, "new")], position_after(row(304, "")))
+        assert index.counts()["entries"] == 300
+        load(index, linear(10, start=301))
+        assert index.path(310)[-1].depth == 309
+
+
+def test_an_exception_of_the_rows_passes_through(good: Path) -> None:
+    """The caller's own exception comes out as it is, and nothing is added."""
+
+    def rows() -> Iterator[object]:
+        yield row(301, "new")
+        raise KeyError("the journal")
+
+    with SessionIndex.open(str(good)) as index:
+        with pytest.raises(KeyError):
+            index.apply(rows(), position_after(row(301, "")))  # type: ignore[arg-type]
+        assert not index.has_id("new")
+        load(index, linear(1, start=301))
+
+
+def test_a_build_that_failed_is_over(tmp_path: Path) -> None:
+    """A build has no way back: after an exception every call is a fault."""
+    with SessionIndex.build_into(str(tmp_path / "b")) as index:
+        load(index, linear(5))
+        with pytest.raises(IndexFault):
+            load(index, linear(5))
+        with pytest.raises(IndexFault, match="build failed"):
+            index.finish_build()
+
+
+def test_no_descriptors_leak(good: Path) -> None:
+    """Many opens, good and bad, end with as many descriptors as at the start."""
+    SessionIndex.open(str(good)).close()
+    before = len(os.listdir("/proc/self/fd"))
+    for n in range(50):
+        with SessionIndex.open(str(good)) as index:
+            index.leaf()
+        bad = good.parent / "bad.1.sqlite3"
+        bad.write_bytes(b"x" * 5000 * (n % 2))
+        with pytest.raises(IndexFault):
+            SessionIndex.open(str(bad))
+    assert len(os.listdir("/proc/self/fd")) == before
