@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("_"):
+    if name.startswith("_") and name != "__all__":
         raise AttributeError(f"module 'treering' has no attribute {name!r}")
     engine = importlib.import_module("treering.engine")
+    if name == "__all__":
+        return list(engine.__all__)
     if name in engine.__all__:
         return getattr(engine, name)
     raise AttributeError(f"module 'treering' has no attribute {name!r}")

@@ -83,11 +83,14 @@ class Salvage:
         if scan.stop.reason is None:
             return
         offset, sequence = place.offset, place.sequence
-        for frame in search(self._source, self._salt, offset, sequence):
+        # With bytes missing at the front every frame stands below its place: search from 0.
+        start = offset if sequence else 0
+        for frame in search(self._source, self._salt, start, sequence):
             if frame.sequence < sequence:
                 continue  # an older copy: the history has passed it
             if frame.offset > offset or frame.sequence > sequence:
-                yield Lost(offset, frame.offset - offset, sequence, frame.sequence - 1)
+                lost = max(frame.offset - offset, 0)
+                yield Lost(offset, lost, sequence, max(frame.sequence - 1, sequence))
             yield frame
             offset, sequence = frame.end, frame.sequence + 1
         if offset < self._source.size:

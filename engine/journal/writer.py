@@ -350,12 +350,19 @@ class JournalWriter:
         return pieces + more, frames + rest, state
 
     def _commit(self, pieces: list[bytes], state: State) -> None:
-        self._write(pieces)
-        self._state = state
-        self._epoch_is_open = True
-        if self.durability == "full":
-            self._sync()
-            self._check_after_sync()
+        try:
+            self._write(pieces)
+            self._state = state
+            self._epoch_is_open = True
+            if self.durability == "full":
+                self._sync()
+                self._check_after_sync()
+        except TreeringError:
+            raise  # each of them left the writer as it says
+        except BaseException:
+            # Ctrl-C or no memory between a write and its acknowledgement: nobody knows.
+            self._poison("an append was interrupted")
+            raise
 
     def _write(self, pieces: list[bytes]) -> None:
         """Write all pieces, in as few writes as allowed; on failure cut them off again."""
