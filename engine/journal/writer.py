@@ -361,7 +361,7 @@ class JournalWriter:
             raise  # each of them left the writer as it says
         except BaseException:
             # Ctrl-C or no memory between a write and its acknowledgement: nobody knows.
-            self._poison("an append was interrupted")
+            self.poison("an append was interrupted")
             raise
 
     def _write(self, pieces: list[bytes]) -> None:
@@ -386,7 +386,7 @@ class JournalWriter:
             self._file.truncate(self._state.offset)
             self._file.fdatasync()
         except OSError as error:
-            self._poison(f"a write failed ({cause.strerror}) and could not be cut off again")
+            self.poison(f"a write failed ({cause.strerror}) and could not be cut off again")
             raise self._unknown() from error
         self._note_synced()
 
@@ -405,7 +405,7 @@ class JournalWriter:
         try:
             self._file.fdatasync()
         except OSError as error:
-            self._poison(f"a sync failed: {error.strerror or error}")
+            self.poison(f"a sync failed: {error.strerror or error}")
             raise self._unknown() from error
         self._note_synced(state)
 
@@ -419,7 +419,7 @@ class JournalWriter:
         try:
             rewrite_unproven(self._file, self._path, self._tail)
         except (OSError, TreeringError) as error:
-            self._poison(f"the last frames could not be written again: {error}")
+            self.poison(f"the last frames could not be written again: {error}")
             raise self._unknown() from error
         self._tail = None
         self._note_synced()
@@ -465,13 +465,14 @@ class JournalWriter:
             self.owner.check_name()
             size = self._file.stat().size
         except (OSError, TreeringError) as error:
-            self._poison(f"the journal was replaced or removed: {error}")
+            self.poison(f"the journal was replaced or removed: {error}")
             raise self._unknown() from error
         if size != self._state.offset:
-            self._poison(f"somebody else changed the journal (size {size})")
+            self.poison(f"somebody else changed the journal (size {size})")
             raise self._unknown()
 
-    def _poison(self, why: str) -> None:
+    def poison(self, why: str) -> None:
+        """Refuse everything from now on: what is in the journal and what the caller knows differ."""
         self._failure = why
 
     def _unknown(self) -> OutcomeUnknown:

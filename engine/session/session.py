@@ -377,9 +377,16 @@ class Session(Reads):
         """Plan and write entries that were checked; the caller holds the session."""
         plan = Plan(self, admitted)
         if plan.records:
-            frames = self._write(plan.records, tuple(plan.new_ids), atomic=atomic)
-            self._pending.note(plan.new_ids, frames)
-            self._leaf_id = plan.leaf
+            try:
+                frames = self._write(plan.records, tuple(plan.new_ids), atomic=atomic)
+                self._pending.note(plan.new_ids, frames)
+                self._leaf_id = plan.leaf
+            except TreeringError:
+                raise
+            except BaseException:
+                # Ctrl-C behind the write: the entries are stored and this object does not know.
+                self._writer.poison("an append was interrupted")
+                raise
         return plan.ids
 
     def _write(
