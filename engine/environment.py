@@ -54,7 +54,7 @@ def long_entry_id() -> str:
 @cache
 def host_name() -> str:
     """The name of this machine, for people."""
-    return socket.gethostname()
+    return socket.gethostname().encode("utf-8", "replace").decode()
 
 
 @cache

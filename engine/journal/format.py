@@ -288,6 +288,8 @@ def _misunderstood_codec(kind: int, codec: int, stored: int, raw: int) -> str | 
         return f"stored length {stored} with raw length {raw} and codec {codec}"
     if codec and kind in (Kind.EPOCH_OPEN, Kind.EPOCH_CLOSE):
         return f"codec {codec} on {Kind(kind).name}"
-    if spliced and kind == Kind.BLOB:
-        return "a spliced BLOB"
+    if spliced and kind in (Kind.BLOB, Kind.DICTIONARY):
+        return f"a spliced {Kind(kind).name}"
+    if kind == Kind.DICTIONARY and base == CODEC_ZSTD_DICTIONARY:
+        return "a DICTIONARY that needs another one"
     return None

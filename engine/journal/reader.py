@@ -55,7 +55,7 @@ class FileBytes:
     def read_at(self, offset: int, length: int) -> bytes:
         """See :class:`Bytes`. A read error is an error of the machine, never damage."""
         length = min(length, self.size - offset)
-        if length <= 0:
+        if length <= 0 or offset < 0:
             return b""
         try:
             data = self._file.pread(length, offset)
@@ -294,7 +294,7 @@ def search(
         LimitExceeded: hostile headers made the search hash more than 8 times the file.
     """
     budget = budget or HashBudget(source)
-    for offset in magic_offsets(source, start):
+    for offset in _checked_headers(source, salt, start):
         if offset < start:
             continue
         found = _found_at(source, salt, offset, budget)
@@ -333,6 +333,19 @@ def _found_at(source: Bytes, salt: int, offset: int, budget: HashBudget) -> Fram
     budget.spend(ENVELOPE_BYTES + stored, offset)
     found = whole_frame(source.read_at(offset, ENVELOPE_BYTES + stored), offset, salt)
     return None if found is None else found[0]
+
+
+def _checked_headers(source: Bytes, salt: int, start: int) -> Iterator[int]:
+    """Every place at or behind ``start`` where a frame header with a right header check stands."""
+    overlap = FRAME_HEADER_BYTES - 1
+    while source.size - start >= FRAME_HEADER_BYTES:
+        chunk = source.read_at(start, SCAN_CHUNK_BYTES)
+        at = chunk.find(FRAME_MAGIC)
+        while 0 <= at <= len(chunk) - FRAME_HEADER_BYTES:
+            if _checked_stored_length(chunk[at : at + FRAME_HEADER_BYTES], salt) is not None:
+                yield start + at
+            at = chunk.find(FRAME_MAGIC, at + 1)
+        start += len(chunk) - overlap
 
 
 def magic_offsets(source: Bytes, start: int) -> Iterator[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treering.engine.errors import Undecodable
+from treering.engine.errors import TreeringError, Undecodable
 from treering.engine.journal.format import (
     FRAME_HEADER_BYTES,
     Frame,
@@ -43,8 +43,10 @@ class SharedFrames:
         if number == 0:
             return "DICTIONARY without an id"
         copies = self._dictionaries.setdefault(number, {})
-        for sequence, copy in copies.items():
-            if sequence != frame.sequence and self.payload_of(copy) != payload:
+        # Equality is transitive: one comparison, with the first copy.
+        first = next(iter(copies.values()), None)
+        if first is not None and first.sequence != frame.sequence:
+            if self.payload_of(first) != payload:
                 return f"DICTIONARY {number} with other bytes than before"
         copies[frame.sequence] = frame
         return None
@@ -69,7 +71,11 @@ class SharedFrames:
             if frame.kind == Kind.BLOB:
                 self.note_blob(frame)
             elif frame.kind == Kind.DICTIONARY and misunderstood(frame) is None:
-                self.note_dictionary(frame, self.decoder.decode(frame, body[FRAME_HEADER_BYTES:]))
+                try:
+                    payload = self.decoder.decode(frame, body[FRAME_HEADER_BYTES:])
+                    self.note_dictionary(frame, payload)
+                except TreeringError:
+                    continue  # one that is lost must not take a good one along
 
     def _fetch_dictionary(self, number: int, before: int) -> bytes:
         frame = self._dictionary(number, before)
