@@ -7,6 +7,7 @@ line returns for it: 1 damage or refusal found and reported, 2 usage, 3 could no
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING, ClassVar
 
@@ -54,7 +55,7 @@ class Invalid(TreeringError):
 
 
 class InvalidId(Invalid):
-    """A session or entry id that is not allowed (it could leave the store, or confuse two files)."""
+    """A session or entry id that is not allowed: it could leave the store or confuse two files."""
 
 
 class InvalidEntry(Invalid):
@@ -200,8 +201,6 @@ class Closed(TreeringError):
 
 def from_os_error(error: OSError, doing: str, path: str | os.PathLike[str]) -> TreeringError:
     """The typed error for a failed system call; the caller raises it ``from`` the original."""
-    import errno
-
     reason = error.strerror or str(error)
     what = f"cannot {doing}: {reason}"
     if error.errno == errno.ENOENT:

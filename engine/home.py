@@ -97,11 +97,13 @@ def check_session_id(session_id: str) -> str:
             or digit, or a device name.
     """
     if len(session_id) > SESSION_ID_CHARS_MAX:
-        raise InvalidId(f"session id of {len(session_id)} characters (at most {SESSION_ID_CHARS_MAX})")
+        raise InvalidId(
+            f"session id of {len(session_id)} characters (at most {SESSION_ID_CHARS_MAX})"
+        )
     if not _SESSION_ID.match(session_id) or ".." in session_id or _DEVICE_NAMES.match(session_id):
         raise InvalidId(
             f"session id {session_id!r} is not allowed",
-            next_step="use letters, digits, '.', '_' and '-', starting and ending with a letter or digit",
+            next_step="use letters, digits and '.', '_', '-', with a letter or digit at both ends",
         )
     return session_id
 
@@ -109,8 +111,11 @@ def check_session_id(session_id: str) -> str:
 def journal_file(path: str | os.PathLike[str]) -> str:
     """The absolute path of a journal; a link to the file itself is followed.
 
-    Raises Invalid for a path that no system takes. Links in its folders stay as they are: index and artifacts lie beside the sessions folder by
-    the name under which the store is used. (The lock is on the inode, so no alias escapes it.)
+    Links in its folders stay as they are: index and artifacts lie beside the sessions folder by
+    the name under which the store is used. (The lock is on the inode: no alias escapes it.)
+
+    Raises:
+        Invalid: no system takes such a path.
     """
     text = os.fsdecode(path)
     if "\0" in text:

@@ -16,7 +16,7 @@ from treering.index.rows import (
     Row,
     Usage,
 )
-from treering.index.session_index import SessionIndex, peek
+from treering.index.session_index import SessionIndex
 
 __all__ = [
     "Counts",
@@ -31,5 +31,4 @@ __all__ = [
     "Row",
     "SessionIndex",
     "Usage",
-    "peek",
 ]

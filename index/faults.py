@@ -7,7 +7,7 @@ import errno
 import apsw
 
 
-class IndexFault(Exception):  # noqa: N818 (a state of a file, not of a program)
+class IndexFault(Exception):
     """The index at ``path`` cannot be used: set it aside and build another one from the journal.
 
     ``full`` is True when the only thing wrong is a full disk or quota: the rows that are there
@@ -24,7 +24,7 @@ class IndexFault(Exception):  # noqa: N818 (a state of a file, not of a program)
         super().__init__(f"index {path}: {reason}")
 
 
-class IndexBusy(Exception):  # noqa: N818
+class IndexBusy(Exception):
     """Another connection held a lock on the index at ``path`` for longer than the busy timeout."""
 
     def __init__(self, path: str, reason: str) -> None:

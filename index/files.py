@@ -23,7 +23,7 @@ from treering.index.schema import resolved
 SUFFIX: Final = ".sqlite3"
 SIDECARS: Final = ("-wal", "-shm", "-journal")
 
-_TAIL = re.compile(r"\.([1-9][0-9]{0,17})\.sqlite3(\.bad-[0-9]+)?(-wal|-shm|-journal)?\Z")
+_TAIL = re.compile(r"\.([1-9][0-9]*)\.sqlite3(\.bad-[0-9]+)?(-wal|-shm|-journal)?\Z")
 _BUILD = re.compile(r"\.build-([0-9]+)\.tmp(-wal|-shm|-journal)?\Z")
 
 
@@ -166,7 +166,7 @@ def _members(folder: str, session_id: str) -> list[tuple[int, str, str]]:
     """(generation, "live" | "sidecar" | number of the bad set, name) of all files of a session."""
     try:
         names = os.listdir(folder)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # no folder, no index
         return []
     except OSError as error:
         raise translate(folder, error) from error

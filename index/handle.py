@@ -166,7 +166,7 @@ def _old_file(path: str, readonly: bool, busy_timeout_ms: int, cache_kib: int) -
     try:
         schema.configure(db, busy_timeout_ms=busy_timeout_ms, cache_kib=cache_kib)
         if db.readonly("main") and not readonly:
-            raise IndexFault(path, "the file is read-only")  # noqa: TRY301
+            raise IndexFault(path, "the file is read-only")
         schema.check(db, path, file_inode=signed(os.lstat(path).st_ino))
         if not readonly:
             schema.write_settings(db)

@@ -207,9 +207,7 @@ class Loader:
         self._holders[own] = (seq, depth, jump)
         self._jumps[seq] = jump
 
-    def _add(  # noqa: PLR0912, PLR0915
-        self, batch: list[Row | LeafMove], owns: list[str | None]
-    ) -> None:
+    def _add(self, batch: list[Row | LeafMove], owns: list[str | None]) -> None:
         """The hot loop: what is rare is in methods, what every entry needs is here."""
         holders, jumps, awaited, pending = self._holders, self._jumps, self._awaited, self._pending
         taken, fresh = self._taken, self._fresh

@@ -155,7 +155,7 @@ def children(reader: EntryReader, parent: int | None, after: int, limit: int) ->
     return found[:limit]
 
 
-def by_kind(  # noqa: PLR0917
+def by_kind(
     reader: EntryReader,
     kind: str,
     role: str | None,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import urllib.parse
-
 import apsw
 
-from treering.index.faults import IndexFault
+from treering.index import schema
+from treering.index.faults import IndexFault, translate
+from treering.index.handle import unsigned
 from treering.index.rows import Identity, Position
-from treering.index.schema import APPLICATION_ID
 
 
 def peek(path: str) -> tuple[Identity, Position, bytes | None] | None:
@@ -21,19 +20,28 @@ def peek(path: str) -> tuple[Identity, Position, bytes | None] | None:
     Raises:
         IndexFault: not an index, or unreadable.
     """
-    uri = f"file:{urllib.parse.quote(path)}?immutable=1&mode=ro"
     try:
-        db = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+        path = schema.resolved(path)
+        schema.require_file(path)  # SQLite would wait for ever on a FIFO
+        db = schema.connect_unlocked(path)
         try:
-            if db.pragma("application_id") != APPLICATION_ID:
-                raise IndexFault(path, "not an index of ours")
-            row = db.execute(
-                "SELECT journal_id, device, inode, sequence, offset, revision, watermark FROM state"
-            ).get
+            application = db.pragma("application_id")
+            row = None
+            if application == schema.APPLICATION_ID:
+                row = db.execute(
+                    "SELECT journal_id, device, inode, sequence, offset, revision, watermark"
+                    " FROM state"
+                ).get
         finally:
             db.close()
-    except (apsw.Error, UnicodeDecodeError, OSError) as error:
-        raise IndexFault(path, f"{type(error).__name__}: {error}") from error
+        if application != schema.APPLICATION_ID:
+            raise IndexFault(path, "not an index of ours")
+    except (apsw.Error, UnicodeDecodeError, OSError, ValueError) as error:
+        raise translate(path, error) from error
     if row is None or row[0] is None or row[3] is None:
         return None
-    return Identity(*row[:3]), Position(*row[3:6]), row[6]
+    if not all(isinstance(number, int) for number in row[1:5]):
+        raise IndexFault(path, "its state row is damaged")
+    journal_id, device, inode, *position, watermark = row
+    identity = Identity(journal_id, unsigned(device), unsigned(inode))
+    return identity, Position(*position), watermark

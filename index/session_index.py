@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Self
 
 import apsw
 
 from treering.index import ancestry, compare, handle, lookups, schema
-from treering.index.faults import IndexBusy, IndexFault
+from treering.index.faults import IndexFault
 from treering.index.handle import guarded
 from treering.index.loading import Loader, find_holder
 from treering.index.lookups import EntryReader
@@ -410,26 +409,3 @@ class SessionIndex(handle.Handle):
     @guarded
     def _rows(self, sql: str) -> list[tuple[Any, ...]]:
         return self._db.execute(sql).fetchall()
-
-
-def peek(path: str) -> tuple[Identity, Position, bytes | None] | None:
-    """Journal, position and watermark of an index file, read without locking or writing anything.
-
-    Looks at the main file only, so what its owner has not checkpointed yet is not seen: the
-    answer may be older than the index, never newer. None if there is nothing usable, for whatever
-    reason.
-    """
-    path = schema.resolved(path)
-    try:
-        schema.require_file(path)
-        with SessionIndex(
-            schema.connect_unlocked(path), path, readonly=True, building=False, registered=False
-        ) as index:
-            inode = handle.signed(os.lstat(path).st_ino)
-            schema.check(index._db, path, file_inode=inode)
-            identity, position = index.identity(), index.position()
-            if identity is None or position is None:
-                return None
-            return identity, position, index.watermark()
-    except (IndexFault, IndexBusy, apsw.Error, UnicodeDecodeError, OSError):
-        return None

@@ -292,12 +292,19 @@ def _file_stat(found: os.stat_result) -> FileStat:
     )
 
 
-if hasattr(fcntl, "F_FULLFSYNC"):  # pragma: no cover (macOS: fsync alone leaves the drive's cache)
+_FULL_FSYNC = getattr(fcntl, "F_FULLFSYNC", None)
+"""macOS: a plain fsync leaves the data in the drive's cache."""
 
-    def _fsync(descriptor: int) -> None:
-        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
 
-    _fdatasync = _fsync
-else:
-    _fsync = os.fsync
-    _fdatasync = os.fdatasync
+def _fsync(descriptor: int) -> None:
+    if _FULL_FSYNC is None:
+        os.fsync(descriptor)
+    else:
+        fcntl.fcntl(descriptor, _FULL_FSYNC)
+
+
+def _fdatasync(descriptor: int) -> None:
+    if _FULL_FSYNC is None:
+        os.fdatasync(descriptor)
+    else:
+        fcntl.fcntl(descriptor, _FULL_FSYNC)

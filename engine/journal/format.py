@@ -205,10 +205,13 @@ def decode_file_header(data: bytes, path: str) -> FileHeader | None:
     version = int.from_bytes(data[8:10], "little")
     length = int.from_bytes(data[10:12], "little")
     if version != FORMAT_VERSION:
-        return _decode_other_version(data, version, path)
+        _refuse_other_version(data, version, path)
+        return None
     if digest_of(data[:112]) != data[112:128] or length != FILE_HEADER_BYTES:
         return None
-    (_, _, _, required, optional, created, journal_id, published, _) = _FILE_HEADER.unpack_from(data)
+    (_, _, _, required, optional, created, journal_id, published, _) = _FILE_HEADER.unpack_from(
+        data
+    )
     unknown = required & ~REQUIRED_FEATURES_KNOWN
     if unknown:
         bits = ", ".join(str(bit) for bit in range(32) if unknown >> bit & 1)
@@ -220,7 +223,7 @@ def decode_file_header(data: bytes, path: str) -> FileHeader | None:
     return FileHeader(version, length, required, optional, created, journal_id, published)
 
 
-def _decode_other_version(data: bytes, version: int, path: str) -> None:
+def _refuse_other_version(data: bytes, version: int, path: str) -> None:
     # A flipped bit in the version field must read as damage, not as "a newer release": only a
     # header whose digest verifies speaks for itself.
     if digest_of(data[:112]) == data[112:128]:

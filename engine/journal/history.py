@@ -61,9 +61,7 @@ class Activated(NamedTuple):
 class History:
     """Feed it every verified frame in order."""
 
-    def __init__(
-        self, shared: SharedFrames, journal_id: bytes, place: Place | None = None
-    ) -> None:
+    def __init__(self, shared: SharedFrames, journal_id: bytes, place: Place | None = None) -> None:
         self.shared = shared
         self.journal_id = journal_id
         self._hex_id = journal_id.hex()
@@ -103,7 +101,7 @@ class History:
         """Take the next frame; what became visible by it, if anything."""
         before, self.last = self.last, frame
         self.frames += 1
-        if frame.sequence - frame.unsynced > self.proven_below:
+        if frame.sequence - frame.unsynced > self.proven_below:  # noqa: PLR1730 (max costs more)
             self.proven_below = frame.sequence - frame.unsynced
         # The common case, entries one after another, must not pay for the rules of the others.
         if (

@@ -163,7 +163,7 @@ def _refuse_misunderstood(found: Examination) -> None:
     first = history.problems[0]
     more = f" and {history.problem_count - 1} more" if history.problem_count > 1 else ""
     raise Unsupported(
-        f"frame {first.sequence} is not understood: {first.why}{more}; reading works, writing is refused",
+        f"frame {first.sequence} is not understood: {first.why}{more}; writing is refused",
         path=found.source.path,
         offset=first.offset,
         next_step="open it with a newer release, or read-only",
@@ -218,7 +218,7 @@ def _quarantine_and_cut(
 
 
 def _copy_out(disk: Disk, file: File, start: int, end: int, folder: str, top: str) -> str:
-    """A durable copy of ``start..end``; a whole copy from an earlier, interrupted open is reused."""
+    """A durable copy of ``start..end``; a whole copy that an interrupted open left is reused."""
     state = xxhash.xxh3_64()
     for data in _chunks(file, start, end):
         state.update(data)

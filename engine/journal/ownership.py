@@ -230,11 +230,13 @@ def read_note(disk: Disk, note_path: str) -> OwnerNote | None:
 def _owned(disk: Disk, path: str, note_path: str | None) -> Owned:
     note = read_note(disk, note_path) if note_path is not None else None
     if note is None:
-        return Owned("another process owns the session", path=path, next_step="close it there first")
+        return Owned(
+            "another process owns the session", path=path, next_step="close it there first"
+        )
     here = note.host == environment.host_name() and note.boot == environment.boot_id()
     where = "" if here else f" on {note.host}"
     return Owned(
-        f"the session is owned by process {note.pid}{where} since {environment.iso_time(note.since)}",
+        f"process {note.pid}{where} owns the session since {environment.iso_time(note.since)}",
         path=path,
         holder_pid=note.pid,
         since_ms=note.since,

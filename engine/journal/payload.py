@@ -166,9 +166,7 @@ class PayloadDecoder:
 
     def _with_dictionary(self, frame: Frame, dict_id: int) -> zstandard.ZstdDecompressor:
         trained = zstandard.ZstdCompressionDict(self._fetch_dictionary(dict_id, frame.sequence))
-        return zstandard.ZstdDecompressor(
-            dict_data=trained, max_window_size=ZSTD_WINDOW_BYTES_MAX
-        )
+        return zstandard.ZstdDecompressor(dict_data=trained, max_window_size=ZSTD_WINDOW_BYTES_MAX)
 
     def _splice(self, frame: Frame, decoded: bytes) -> bytes:
         """Insert pieces of BLOBs into the text, in order."""

@@ -77,7 +77,9 @@ class NewJournal:
             self._file.try_lock()
             self._identity = self._file.stat().identity
             write_all(self._file, encode_file_header(self._header(0)), 0)
-            self.add([Record(Kind.EPOCH_OPEN, epoch_open_payload(self.journal_id, 1, purpose, "full"))])
+            self.add(
+                [Record(Kind.EPOCH_OPEN, epoch_open_payload(self.journal_id, 1, purpose, "full"))]
+            )
         except BaseException as error:
             self.abandon()
             if isinstance(error, OSError):

@@ -33,7 +33,11 @@ class Bytes(Protocol):
     """Random access to the captured bytes of one file."""
 
     path: str
-    size: int
+
+    @property
+    def size(self) -> int:
+        """Captured size."""
+        ...
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Up to ``length`` bytes, fewer only at the captured end."""
@@ -46,7 +50,12 @@ class FileBytes:
     def __init__(self, file: File, path: str, size: int) -> None:
         self._file = file
         self.path = path
-        self.size = size
+        self._size = size
+
+    @property
+    def size(self) -> int:
+        """Captured size."""
+        return self._size
 
     def captured(self, size: int) -> FileBytes:
         """The same file up to another captured size."""
@@ -60,7 +69,9 @@ class FileBytes:
         try:
             data = self._file.pread(length, offset)
         except OSError as error:
-            raise from_os_error(error, f"read {length} bytes at offset {offset}", self.path) from error
+            raise from_os_error(
+                error, f"read {length} bytes at offset {offset}", self.path
+            ) from error
         if len(data) < length:
             raise SourceChanged(
                 f"the file shrank below {self.size} bytes while it was read",
@@ -74,12 +85,11 @@ class GrowingBytes(FileBytes):
     """A file that its owner appends to: the size is always what the writer has acknowledged."""
 
     def __init__(self, file: File, path: str, size_of: Callable[[], int]) -> None:
-        self._file = file
-        self.path = path
+        super().__init__(file, path, 0)
         self._size_of = size_of
 
     @property
-    def size(self) -> int:  # type: ignore[override]
+    def size(self) -> int:
         """Bytes that may be read now."""
         return self._size_of()
 
@@ -265,7 +275,9 @@ def _checked_stored_length(header: bytes, salt: int) -> int | None:
     return stored if stored <= PAYLOAD_BYTES_MAX else None
 
 
-def read_frame(source: Bytes, salt: int, offset: int, length: int, revision: bytes) -> tuple[Frame, bytes]:
+def read_frame(
+    source: Bytes, salt: int, offset: int, length: int, revision: bytes
+) -> tuple[Frame, bytes]:
     """The frame that an index row points at, verified; with its payload as stored.
 
     Raises:

@@ -283,7 +283,9 @@ def _judge(found: Examination) -> None:
         _search_beyond(found, salt_of(found.journal_id), offset, sequence)
     if offset < found.published_length or found.source.size < found.published_length:
         found.case = "B"
-        found.reason = reason or f"the file ends below its published length {found.published_length}"
+        found.reason = (
+            reason or f"the file ends below its published length {found.published_length}"
+        )
     elif any(frame.proves_below > sequence for frame in found.beyond):
         found.case = "C"
     elif found.watermark_broken:

@@ -101,7 +101,9 @@ def repair(
                 next_step=f"treering repair {session_id} --accept-loss",
             )
         shared = SharedFrames(source, found.journal_id)
-        contents = _Contents(found, shared, result, accept_loss=accept_loss, keep_unknown=keep_unknown)
+        contents = _Contents(
+            found, shared, result, accept_loss=accept_loss, keep_unknown=keep_unknown
+        )
         if dry_run:
             for _ in contents.records():
                 pass
@@ -263,5 +265,3 @@ class _Contents:
 def _kept_flags(flags: int) -> int:
     """Retention and qualification stay with their entry; STAGED does not."""
     return flags & (FLAG_RETAINED | FLAG_QUALIFICATION_MASK)
-
-

@@ -1,4 +1,4 @@
-"""Frames that other frames need for decoding: DICTIONARY and BLOB, found when they are asked for."""
+"""Frames that other frames need for decoding (DICTIONARY, BLOB), found when asked for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SharedFrames:
         self.decoder = PayloadDecoder(self._fetch_dictionary, self._fetch_blob)
 
     def note_blob(self, frame: Frame) -> None:
-        """Remember a BLOB, unless it breaks a rule (spliced, staged, too large): then it is lost."""
+        """Remember a BLOB, unless it breaks a rule (spliced, staged, too large)."""
         if misunderstood(frame) is None:
             self._blobs[frame.sequence] = frame
 

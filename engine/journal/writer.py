@@ -150,8 +150,7 @@ def epoch_open_payload(
     journal_id: bytes, epoch: int, purpose: control.Purpose, durability: Durability
 ) -> bytes:
     """The payload of an EPOCH_OPEN written by this process now."""
-    from treering import __version__
-
+    from treering import __version__  # noqa: PLC0415 (the root loads the engine, not before)
 
     return control.encode(
         control.EpochOpen(
@@ -343,9 +342,7 @@ class JournalWriter:
         if self._tail is not None:
             self._rewrite()
         payload = epoch_open_payload(self.journal_id, self._state.epoch, "append", self.durability)
-        pieces, frames, state = self._builder.build(
-            [Record(Kind.EPOCH_OPEN, payload)], self._state
-        )
+        pieces, frames, state = self._builder.build([Record(Kind.EPOCH_OPEN, payload)], self._state)
         more, rest, state = self._builder.build(records, state, extra_flags=extra_flags)
         return pieces + more, frames + rest, state
 
@@ -472,7 +469,7 @@ class JournalWriter:
             raise self._unknown()
 
     def poison(self, why: str) -> None:
-        """Refuse everything from now on: what is in the journal and what the caller knows differ."""
+        """Refuse everything from now on: the journal and what its caller knows may differ."""
         self._failure = why
 
     def _unknown(self) -> OutcomeUnknown:

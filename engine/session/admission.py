@@ -147,7 +147,16 @@ def _admit_bytes(raw: bytes) -> Admitted:
     _check_forged(members, _details(members))
     references = _references_in(raw) if found.type in _REFERRING else None
     timestamp = found.timestamp if isinstance(found.timestamp, str) else None
-    return Admitted(found.type, raw, raw, found.id, True, parent, timestamp, references)
+    return Admitted(
+        found.type,
+        raw,
+        raw,
+        found.id,
+        parent_given=True,
+        parent=parent,
+        timestamp=timestamp,
+        references=references,
+    )
 
 
 _REFERRING: Final = frozenset(("label", "compaction", "child_usage_attributed"))
@@ -178,7 +187,9 @@ def check_payload_size(size: int) -> None:
 
 def _check_kind(kind: str) -> None:
     if kind == "session":
-        raise InvalidEntry("a session header is written when the session is created, never appended")
+        raise InvalidEntry(
+            "a session header is written when the session is created, never appended"
+        )
 
 
 def _check_forged(members: Mapping[str, object], details: object) -> None:
@@ -186,7 +197,9 @@ def _check_forged(members: Mapping[str, object], details: object) -> None:
         name = min(_FORGEABLE.intersection(members))
         raise InvalidEntry(f"{name} is written by the engine only, where it is true")
     if isinstance(details, Mapping) and "baseContextEpoch" in details:
-        raise InvalidEntry("details.baseContextEpoch is written by the engine only, where it is true")
+        raise InvalidEntry(
+            "details.baseContextEpoch is written by the engine only, where it is true"
+        )
 
 
 def _details(members: Mapping[str, msgspec.Raw]) -> object:

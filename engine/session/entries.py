@@ -197,7 +197,9 @@ class RequestEntry(EntryBase, kw_only=True, tag_field="type", tag="request"):
     request: Any = None
 
 
-class ThinkingLevelChangeEntry(EntryBase, kw_only=True, tag_field="type", tag="thinking_level_change"):
+class ThinkingLevelChangeEntry(
+    EntryBase, kw_only=True, tag_field="type", tag="thinking_level_change"
+):
     """The user changed the reasoning level."""
 
     thinking_level: str
@@ -245,7 +247,9 @@ class CustomEntry(EntryBase, kw_only=True, tag_field="type", tag="custom"):
     data: Any = None
 
 
-class ChildUsageAttributionEntry(EntryBase, kw_only=True, tag_field="type", tag="child_usage_attributed"):
+class ChildUsageAttributionEntry(
+    EntryBase, kw_only=True, tag_field="type", tag="child_usage_attributed"
+):
     """Usage of a child, folded into an assistant message."""
 
     target_id: str

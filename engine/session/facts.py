@@ -102,9 +102,7 @@ def facts_of(raw: bytes) -> Facts:
             usage = ("summary", _figures(found.usage))
     elif kind == "child_usage_attributed" and found.child_usage is not None:
         usage = ("child", _figures(found.child_usage))
-    return Facts(
-        kind, found.id, found.parent_id, timestamp_ms(found.timestamp), role, label, usage
-    )
+    return Facts(kind, found.id, found.parent_id, timestamp_ms(found.timestamp), role, label, usage)
 
 
 def _facts_slowly(raw: bytes) -> Facts:

@@ -116,7 +116,9 @@ def fill(
     return True
 
 
-def memory_index(source: Bytes, journal_id: bytes, shared: SharedFrames) -> tuple[SessionIndex, Walk]:
+def memory_index(
+    source: Bytes, journal_id: bytes, shared: SharedFrames
+) -> tuple[SessionIndex, Walk]:
     """A full index in memory, for views that write nothing."""
     index = SessionIndex.memory()
     walk = Walk(source, journal_id, shared=shared)

@@ -58,7 +58,9 @@ class Plan:
     def _repeat(self, entry: Admitted, entry_id: str) -> None:
         """An id that exists: a no-op for the same content, else a conflict."""
         if entry_id in self._taken:
-            raise Conflict(f"entry id {entry_id!r} occurs twice in one call", path=self._session.path)
+            raise Conflict(
+                f"entry id {entry_id!r} occurs twice in one call", path=self._session.path
+            )
         stored = self._session.read(entry_id)
         facts = facts_of(stored.raw)
         timestamp = entry.timestamp or _timestamp_in(stored.raw)

@@ -15,14 +15,14 @@ from treering.engine.journal.format import (
     ENVELOPE_BYTES,
     FILE_HEADER_BYTES,
     FRAME_HEADER_BYTES,
-    Frame,
     SEQUENCE_MAX,
+    Frame,
     Kind,
     digest_of,
     unpack_frame_header,
 )
 from treering.engine.journal.payload import decompress_plain
-from treering.engine.journal.reader import Bytes, frame_at
+from treering.engine.journal.reader import FileBytes, frame_at
 from treering.engine.journal.shared import SharedFrames
 from treering.engine.limits import MIB, PAGE_ENTRIES
 from treering.engine.session.entries import SessionHeader, SessionInfoEntry, decode_header
@@ -41,14 +41,14 @@ class Reads:
     """What an owned session and a view have in common. Not for use by itself."""
 
     path: str
-    source: Bytes
+    source: FileBytes
     journal_id: bytes
-    _salt: int
-    _shared: SharedFrames
+    salt: int
+    shared: SharedFrames
 
     def ask(self, question: Callable[[SessionIndex], _Answer]) -> _Answer:
         """The answer of an index that covers everything acknowledged."""
-        raise AssertionError("subclasses answer")
+        raise AssertionError(f"subclasses answer {question}")
 
     def _check_open(self) -> None:
         """Raise Closed when the session or view was closed."""
@@ -124,7 +124,9 @@ class Reads:
             yield from page
             after = page[-1].sequence
 
-    def branch(self, leaf_id: str | None = None, *, start: int = 0, limit: int | None = None) -> list[Entry]:
+    def branch(
+        self, leaf_id: str | None = None, *, start: int = 0, limit: int | None = None
+    ) -> list[Entry]:
         """The path from the root to an entry (the current position, if none is named).
 
         ``start`` and ``limit`` give a page of it by depth. A path that does not reach a true root
@@ -153,9 +155,7 @@ class Reads:
         """A page of the entries below an entry; None lists the roots, unresolved ones included."""
         after, limit = _whole(after), _whole(limit)
         parent = None if entry_id is None else self._indexed(entry_id).sequence
-        return self._load(
-            self.ask(lambda index: index.children(parent, after=after, limit=limit))
-        )
+        return self._load(self.ask(lambda index: index.children(parent, after=after, limit=limit)))
 
     def by_kind(
         self,
@@ -194,15 +194,13 @@ class Reads:
         """A page of the labelled entries with their labels."""
         after, limit = _whole(after), _whole(limit)
         found = self.ask(lambda index: index.labels(after=after, limit=limit))
-        rows = self.ask(
-            lambda index: [index.by_sequence(label.target) for label in found]
-        )
+        rows = self.ask(lambda index: [index.by_sequence(label.target) for label in found])
         loaded = self._load([row for row in rows if row is not None])
         texts = {label.target: label.label for label in found}
         return [(entry, texts[entry.sequence]) for entry in loaded]
 
     def counts(self) -> dict[str, int]:
-        """Numbers of entries, messages, unresolved parents, derived ids, entries outside the tree."""
+        """Numbers of entries, messages, unresolved parents, derived ids, and so on."""
         counts = self.ask(lambda index: index.counts())
         return {key: value for key, value in counts.items() if isinstance(value, int)}
 
@@ -229,11 +227,11 @@ class Reads:
             Damaged: the SESSION frame is lost.
         """
         self._check_open()
-        first = frame_at(self.source, self._salt, FILE_HEADER_BYTES)
-        found = None if first is None else frame_at(self.source, self._salt, first[0].end)
+        first = frame_at(self.source, self.salt, FILE_HEADER_BYTES)
+        found = None if first is None else frame_at(self.source, self.salt, first[0].end)
         if found is None or found[0].kind != Kind.SESSION:
             raise Damaged("the session header is lost", path=self.path)
-        return self._shared.decoder.decode(found[0], found[1][FRAME_HEADER_BYTES:])
+        return self.shared.decoder.decode(found[0], found[1][FRAME_HEADER_BYTES:])
 
     @property
     def header(self) -> SessionHeader:
@@ -244,18 +242,18 @@ class Reads:
         return decoded
 
     def provenance(self) -> tuple[bytes, bytes] | None:
-        """What an import or copy came from: (JSON, the source's header verbatim); None if native."""
+        """Where an import or copy came from: (JSON, the source's header); None if native."""
         self._check_open()
         offset = FILE_HEADER_BYTES
         for _ in range(2):
-            found = frame_at(self.source, self._salt, offset)
+            found = frame_at(self.source, self.salt, offset)
             if found is None:
                 return None
             offset = found[0].end
-        found = frame_at(self.source, self._salt, offset)
+        found = frame_at(self.source, self.salt, offset)
         if found is None or found[0].kind != Kind.PROVENANCE:
             return None
-        payload = self._shared.decoder.decode(found[0], found[1][FRAME_HEADER_BYTES:])
+        payload = self.shared.decoder.decode(found[0], found[1][FRAME_HEADER_BYTES:])
         facts, _, header = payload.partition(b"\0")
         return facts, header
 
@@ -283,11 +281,9 @@ class Reads:
             start = stop
         return loaded
 
-    def _load_run(
-        self, rows: Sequence[Indexed], begin: int, end: int, loaded: list[Entry]
-    ) -> None:
+    def _load_run(self, rows: Sequence[Indexed], begin: int, end: int, loaded: list[Entry]) -> None:
         data = self.source.read_at(begin, end - begin)
-        salt = self._salt
+        salt = self.salt
         unproven_from = self._unproven_from()
         for row in rows:
             at = row.offset - begin
@@ -334,7 +330,7 @@ class Reads:
             previous,
             row.revision,
         )
-        return self._shared.decoder.decode(frame, body[FRAME_HEADER_BYTES:])
+        return self.shared.decoder.decode(frame, body[FRAME_HEADER_BYTES:])
 
 
 def _whole(value: int) -> int:

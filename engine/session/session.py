@@ -11,84 +11,41 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self, TypeVar
-
-import msgspec
 
 from treering.engine import environment, home
 from treering.engine.errors import (
     Ambiguous,
     Closed,
     Conflict,
-    Invalid,
     NotFound,
     OutcomeUnknown,
     TreeringError,
 )
 from treering.engine.journal import control
-from treering.engine.journal.disk import LOCAL_DISK, Disk, make_folders
-from treering.engine.journal.format import FRAME_HEADER_BYTES, Frame, Kind, salt_of
-from treering.engine.journal.opening import Opened, Tail, open_for_writing
-from treering.engine.journal.ownership import Ownership
-from treering.engine.journal.publish import NewJournal
-from treering.engine.journal.reader import GrowingBytes, frame_at
+from treering.engine.journal.disk import LOCAL_DISK, Disk
+from treering.engine.journal.format import Frame, Kind, salt_of
+from treering.engine.journal.opening import Opened
+from treering.engine.journal.reader import GrowingBytes
 from treering.engine.journal.recovery import Report
 from treering.engine.journal.shared import SharedFrames
 from treering.engine.journal.writer import Durability, JournalWriter, Record
 from treering.engine.session.admission import Admitted, EntryInput, admit
 from treering.engine.session.entries import SessionInfoEntry
-from treering.engine.session.facts import facts_of, usable_entry_id
 from treering.engine.session.housekeeping import Housekeeper
-from treering.engine.session.indexing import Indexer
+from treering.engine.session.parts import Parts, create_parts, open_parts
 from treering.engine.session.pending import Pending
 from treering.engine.session.plan import Batch, Plan
 from treering.engine.session.reads import Reads
+from treering.engine.session.resuming import has_ambiguous_ids, indexed_leaf, leaf_at_opening
 from treering.engine.session.view import SessionView
-from treering.engine.transfer.legacy_json import clean
 from treering.index import SessionIndex
 
 _Answer = TypeVar("_Answer")
 
 HEADER_VERSION: Final = 3
 _ID_TRIES: Final = 100
-
-
-@dataclass(frozen=True)
-class Parts:
-    """An owned journal and what goes with it."""
-
-    disk: Disk
-    store: home.Store
-    owner: Ownership
-    tail: Tail
-    indexer: Indexer
-    durability: Durability
-    compression: bool
-    opened: Opened | None
-    """None for a journal that was just created."""
-
-
-def open_parts(path: str, disk: Disk, durability: Durability, compression: bool) -> Parts:
-    """Lock, decide, recover: see :func:`open_for_writing` for what it raises."""
-    home.check_writable_place(path)
-    store = home.Store.of_journal(path)
-    session_id = home.session_id_of(path)
-    indexer = Indexer(store.index, session_id)
-    try:
-        opened = open_for_writing(
-            disk,
-            path,
-            top=store.top,
-            quarantine_folder=store.quarantine_folder(session_id),
-            note_path=_note_path(disk, store, session_id),
-            hint=indexer.hint,
-        )
-    except BaseException:
-        indexer.close()
-        raise
-    return Parts(disk, store, opened.owner, opened.tail, indexer, durability, compression, opened)
 
 
 class Session(Reads):
@@ -106,20 +63,20 @@ class Session(Reads):
         self.store = parts.store
         self.report = None if parts.opened is None else parts.opened.report
         self.journal_id = tail.journal_id
-        self._salt = salt_of(tail.journal_id)
+        self.salt = salt_of(tail.journal_id)
         self._writer = JournalWriter(
             owner, tail, durability=parts.durability, compression=parts.compression
         )
         writer = self._writer
         self.source = GrowingBytes(owner.file, owner.path, lambda: writer.size)
-        self._shared = SharedFrames(self.source, tail.journal_id)
+        self.shared = SharedFrames(self.source, tail.journal_id)
         self._indexer = parts.indexer
         self._leaf_id: str | None = None
         self._pending = Pending(complete=parts.opened is None)
         self._ambiguous_ids = False
         self._closed = False
         self._indexer.attach(
-            self.source, tail.journal_id, owner.identity, self._shared, writer.encoded_watermark
+            self.source, tail.journal_id, owner.identity, self.shared, writer.encoded_watermark
         )
         self._housekeeper = Housekeeper(self._index_in_background, writer.sync)
         if parts.opened is not None:
@@ -147,31 +104,17 @@ class Session(Reads):
             InvalidId: the id cannot be a file name.
             StorageFull, StorageError, ReadOnly, Unsupported: the place cannot hold a journal.
         """
-        _check_durability(durability)
-        store = home.Store.at(home_dir, session_dir)
-        session_id = home.check_session_id(session_id or environment.new_session_id())
-        header: dict[str, object] = {
-            "type": "session",
-            "version": HEADER_VERSION,
-            "id": session_id,
-            "timestamp": environment.iso_time(environment.now_ms()),
-            "cwd": clean(cwd if cwd is not None else os.getcwd()),
-        }
-        if parent_session is not None:
-            header["parentSession"] = clean(parent_session)
-        path = store.journal_path(session_id)
-        home.check_writable_place(path)
-        new = NewJournal(
-            disk, store.sessions, session_id, purpose="create", top=store.top, compression=compression
+        return cls(
+            create_parts(
+                home.Store.at(home_dir, session_dir),
+                disk,
+                session_id=session_id,
+                cwd=cwd,
+                parent_session=parent_session,
+                durability=durability,
+                compression=compression,
+            )
         )
-        try:
-            new.add([Record(Kind.SESSION, msgspec.json.encode(header))])
-            owner, tail = new.publish(path, _note_path(disk, store, session_id))
-        except BaseException:
-            new.abandon()
-            raise
-        indexer = Indexer(store.index, session_id)
-        return cls(Parts(disk, store, owner, tail, indexer, durability, compression, None))
 
     @classmethod
     def open(
@@ -191,8 +134,9 @@ class Session(Reads):
             Damaged, AcknowledgedDataLost: refused, nothing changed; the report is attached.
             Unsupported: a newer version, or a file system that cannot keep a journal.
         """
-        _check_durability(durability)
-        parts = open_parts(home.journal_file(path), disk, durability, compression)
+        parts = open_parts(
+            home.journal_file(path), disk, durability=durability, compression=compression
+        )
         try:
             return cls(parts)
         except BaseException:
@@ -212,54 +156,14 @@ class Session(Reads):
         return SessionView.open(path, beyond_damage=beyond_damage, disk=disk)
 
     def _take_up(self, opened: Opened) -> None:
-        """Find the leaf, and the newest ids, without waiting for a long index build."""
-        assert opened.examination.walk is not None
-        history = opened.examination.walk.history
-        self._ambiguous_ids = self._imported_with_ambiguous_ids()
+        """Find the current position without waiting for a long index build."""
+        self._ambiguous_ids = has_ambiguous_ids(self)
         if self._ambiguous_ids or self._indexer.resumes_quickly(self.source.size):
             self._indexer.cover(self._synced_size())
-            self._leaf_id = self._indexed_leaf()
-            return
-        for frame in reversed(history.leaf_candidates):
-            leaf = self._leaf_of(frame)
-            if leaf is not _NOT_A_LEAF:
-                assert leaf is None or isinstance(leaf, str)
-                self._leaf_id = leaf
-                break
+            self._leaf_id = indexed_leaf(self)
         else:
-            if history.leaf_candidates or not opened.examination.from_header:
-                self._leaf_id = self._indexed_leaf()
-        self._housekeeper.wake()
-
-    def _imported_with_ambiguous_ids(self) -> bool:
-        """Whether an import brought entries without an id of their own, or with a taken one.
-
-        Then only the index can tell what an id means. Entries that we append always have one.
-        """
-        provenance = self.provenance()
-        return provenance is not None and b'"ambiguous_ids":false' not in provenance[0]
-
-    def _leaf_of(self, frame: Frame) -> object:
-        """The leaf that a frame sets; ``_NOT_A_LEAF`` when it sets none."""
-        found = frame_at(self.source, self._salt, frame.offset)
-        if found is None:
-            return _NOT_A_LEAF
-        payload = self._shared.decoder.decode(frame, found[1][FRAME_HEADER_BYTES:])
-        if frame.kind == Kind.LEAF:
-            moved = control.decode_leaf(payload)
-            return _NOT_A_LEAF if moved is None else moved.leaf
-        facts = facts_of(payload)
-        if not facts.moves_leaf:
-            return _NOT_A_LEAF
-        # The last entry with an id is what that id means for a child that comes after it.
-        return facts.id if usable_entry_id(facts.id) else self._indexed_leaf()
-
-    def _indexed_leaf(self) -> str | None:
-        sequence = self.ask(lambda index: index.leaf()).sequence
-        if sequence is None:
-            return None
-        found = self.ask(lambda index: index.by_sequence(sequence))
-        return None if found is None else found.id
+            self._leaf_id = leaf_at_opening(self, opened.examination)
+            self._housekeeper.wake()
 
     # State
 
@@ -424,9 +328,7 @@ class Session(Reads):
                 self._writer.poison("an append was interrupted")
                 raise
 
-    def _write(
-        self, records: list[Record], ids: tuple[str, ...], *, atomic: bool
-    ) -> list[Frame]:
+    def _write(self, records: list[Record], ids: tuple[str, ...], *, atomic: bool) -> list[Frame]:
         try:
             if atomic:
                 frames, _ = self._writer.append_batch(records)
@@ -499,7 +401,12 @@ class Session(Reads):
             self._writer.owner.release()
             self._closed = True
             parts = self._parts
-            fresh = open_parts(self.path, parts.disk, parts.durability, parts.compression)
+            fresh = open_parts(
+                self.path,
+                parts.disk,
+                durability=parts.durability,
+                compression=parts.compression,
+            )
             try:
                 self._begin(fresh)
             except BaseException:
@@ -564,6 +471,7 @@ class Session(Reads):
     # Parts
 
     def ask(self, question: Callable[[SessionIndex], _Answer]) -> _Answer:
+        """See :meth:`Reads.ask`."""
         self._check_open()
         return self._indexer.ask(question, self._synced_size())
 
@@ -584,27 +492,3 @@ class Session(Reads):
         self._indexer.cover(size)
         if self._indexer.covered_size >= size:
             self._pending.drop_below(size)
-
-
-_NOT_A_LEAF: Final = object()
-
-
-def _check_durability(durability: str) -> None:
-    if durability not in ("full", "os"):
-        raise Invalid(f"durability is 'full' or 'os', not {durability!r}")
-
-
-def _note_path(disk: Disk, store: home.Store, session_id: str) -> str | None:
-    """Where the owner's note goes; None when its folder cannot be made (it is advisory)."""
-    try:
-        _folder_for_notes(disk, store)
-    except OSError:
-        return None
-    return store.owner_note(session_id)
-
-
-def _folder_for_notes(disk: Disk, store: home.Store) -> None:
-    try:
-        disk.stat(store.index)
-    except FileNotFoundError:
-        make_folders(disk, store.index, store.top)

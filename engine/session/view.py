@@ -44,8 +44,8 @@ class SessionView(Reads):
             if self.examination.case == "G" or self.examination.journal_id is None:
                 raise self.examination.refusal()
             self.journal_id = self.examination.journal_id
-            self._salt = salt_of(self.journal_id)
-            self._shared = SharedFrames(self.source, self.journal_id)
+            self.salt = salt_of(self.journal_id)
+            self.shared = SharedFrames(self.source, self.journal_id)
             self.gaps: list[tuple[int, int]] = []
             """(offset, bytes) of what could not be read, when ``beyond_damage`` was asked for."""
             self._index = self._build(beyond_damage=beyond_damage)
@@ -75,11 +75,11 @@ class SessionView(Reads):
 
     def _build(self, *, beyond_damage: bool) -> SessionIndex:
         if beyond_damage and self.examination.case in ("B", "C", "D", "E", "F"):
-            salvage = Salvage(self.examination, self._shared)
+            salvage = Salvage(self.examination, self.shared)
             index = fill_salvaged(salvage)
             self.gaps = [(gap.offset, gap.bytes) for gap in salvage.gaps]
             return index
-        index, _ = memory_index(self.source.captured(self._end()), self.journal_id, self._shared)
+        index, _ = memory_index(self.source.captured(self._end()), self.journal_id, self.shared)
         return index
 
     def _end(self) -> int:
@@ -118,7 +118,8 @@ class SessionView(Reads):
         Raises:
             ReadOnly: always.
         """
-        raise ReadOnly("this is a read-only view", path=self.path, next_step="open the session")
+        what = f"a read-only view takes no {type(entry).__name__}"
+        raise ReadOnly(what, path=self.path, next_step="open the session for writing")
 
     def close(self) -> None:
         """Let the file go. Idempotent."""
@@ -160,4 +161,3 @@ def examine_again(source: FileBytes, watermark: bytes | None = None) -> Examinat
             return found
         return second
     return found
-

@@ -7,13 +7,15 @@ import random
 import pytest
 from index_helpers import Model, load, random_rows
 from test_model import assert_equals_model
+
 from treering.index import LeafMove, Row, SessionIndex
 
 
 def with_derived_references(rnd: random.Random, count: int) -> list[Row | LeafMove]:
     """Random rows of which some parents and labels name earlier entries by derived id."""
     rows: list[Row | LeafMove] = []
-    for row in random_rows(rnd, count):
+    for made in random_rows(rnd, count):
+        row = made
         model = Model(rows)
         derived = [a for s, a in model.address.items() if model.rows[s].id != a]
         if isinstance(row, Row) and derived and rnd.random() < 0.5:

@@ -25,8 +25,14 @@ def names(folder: Path) -> set[str]:
 
 
 def test_no_folder_no_index(tmp_path: Path) -> None:
-    """Asking for the current index needs no folder."""
+    """Asking for the current index needs no folder; making one says what is in the way."""
     assert files.current(str(tmp_path / "none"), "s") is None
+    (tmp_path / "file").touch()
+    assert files.current(str(tmp_path / "file"), "s") is None
+    with pytest.raises(IndexFault):
+        SessionIndex.open(files.next_path(str(tmp_path / "file"), "s"), create=True)
+    with pytest.raises(IndexFault):
+        files.new_build_path(str(tmp_path / "file"), "s")
 
 
 def test_a_published_build_is_current_and_whole(tmp_path: Path) -> None:
@@ -53,6 +59,12 @@ def test_generations_count_up_and_never_overwrite(tmp_path: Path) -> None:
     assert files.current(str(tmp_path), "s") == last
     files.remove_older(str(tmp_path), "s", keep=last)
     assert names(tmp_path) == {"s.11.sqlite3"}
+
+
+def test_a_huge_generation_is_followed_by_a_larger_one(tmp_path: Path) -> None:
+    """Whatever number somebody puts there, the next build is current."""
+    (tmp_path / f"s.{'9' * 30}.sqlite3").touch()
+    assert build(tmp_path) == files.current(str(tmp_path), "s")
 
 
 def test_sessions_whose_ids_look_alike_are_not_mixed(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from index_helpers import eight, linear, load, pages, position_after, random_rows, row
 
-from treering.index import LeafMove, SessionIndex, Usage, ancestry, peek
+from treering.index import IndexFault, LeafMove, SessionIndex, Usage, ancestry
+from treering.index.peek import peek
 
 
 def test_every_depth_jumps_as_the_definition_says() -> None:
@@ -184,7 +185,9 @@ def test_identity_position_and_watermark_come_back(tmp_path: Path) -> None:
         assert index.position() == position_after(row(3, ""))
         assert index.watermark() == b"w" * 64
         index.self_check()
-    assert peek(str(tmp_path / "none")) is None
+    with pytest.raises(IndexFault) as caught:
+        peek(str(tmp_path / "none"))
+    assert caught.value.missing
 
 
 def test_differences_name_table_key_and_values() -> None:

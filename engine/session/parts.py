@@ -1,0 +1,117 @@
+"""How a session comes into an owner's hands: created and published, or locked and recovered."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from treering.engine import environment, home
+from treering.engine.errors import Invalid
+from treering.engine.journal.disk import Disk, make_folders
+from treering.engine.journal.format import Kind
+from treering.engine.journal.opening import Opened, Tail, open_for_writing
+from treering.engine.journal.ownership import Ownership
+from treering.engine.journal.publish import NewJournal
+from treering.engine.journal.writer import Durability, Record
+from treering.engine.session.indexing import Indexer
+from treering.engine.transfer.legacy_json import clean
+
+HEADER_VERSION: Final = 3
+
+
+@dataclass(frozen=True)
+class Parts:
+    """An owned journal and what goes with it."""
+
+    disk: Disk
+    store: home.Store
+    owner: Ownership
+    tail: Tail
+    indexer: Indexer
+    durability: Durability
+    compression: bool
+    opened: Opened | None
+    """None for a journal that was just created."""
+
+
+def create_parts(
+    store: home.Store,
+    disk: Disk,
+    *,
+    session_id: str | None,
+    cwd: str | None,
+    parent_session: str | None,
+    durability: Durability,
+    compression: bool,
+) -> Parts:
+    """Publish a new journal that holds only its header: see :meth:`Session.create`."""
+    _check_durability(durability)
+    session_id = home.check_session_id(session_id or environment.new_session_id())
+    header: dict[str, object] = {
+        "type": "session",
+        "version": HEADER_VERSION,
+        "id": session_id,
+        "timestamp": environment.iso_time(environment.now_ms()),
+        "cwd": clean(cwd if cwd is not None else os.getcwd()),
+    }
+    if parent_session is not None:
+        header["parentSession"] = clean(parent_session)
+    path = store.journal_path(session_id)
+    home.check_writable_place(path)
+    new = NewJournal(
+        disk, store.sessions, session_id, purpose="create", top=store.top, compression=compression
+    )
+    try:
+        new.add([Record(Kind.SESSION, msgspec.json.encode(header))])
+        owner, tail = new.publish(path, _note_path(disk, store, session_id))
+    except BaseException:
+        new.abandon()
+        raise
+    indexer = Indexer(store.index, session_id)
+    return Parts(disk, store, owner, tail, indexer, durability, compression, None)
+
+
+def open_parts(path: str, disk: Disk, *, durability: Durability, compression: bool) -> Parts:
+    """Lock, decide, recover: see :func:`open_for_writing` for what it raises."""
+    _check_durability(durability)
+    home.check_writable_place(path)
+    store = home.Store.of_journal(path)
+    session_id = home.session_id_of(path)
+    indexer = Indexer(store.index, session_id)
+    try:
+        opened = open_for_writing(
+            disk,
+            path,
+            top=store.top,
+            quarantine_folder=store.quarantine_folder(session_id),
+            note_path=_note_path(disk, store, session_id),
+            hint=indexer.hint,
+        )
+    except BaseException:
+        indexer.close()
+        raise
+    return Parts(disk, store, opened.owner, opened.tail, indexer, durability, compression, opened)
+
+
+def _check_durability(durability: str) -> None:
+    if durability not in ("full", "os"):
+        raise Invalid(f"durability is 'full' or 'os', not {durability!r}")
+
+
+def _note_path(disk: Disk, store: home.Store, session_id: str) -> str | None:
+    """Where the owner's note goes; None when its folder cannot be made (it is advisory)."""
+    try:
+        _folder_for_notes(disk, store)
+    except OSError:
+        return None
+    return store.owner_note(session_id)
+
+
+def _folder_for_notes(disk: Disk, store: home.Store) -> None:
+    try:
+        disk.stat(store.index)
+    except FileNotFoundError:
+        make_folders(disk, store.index, store.top)
