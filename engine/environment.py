@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import socket
 import time
@@ -19,6 +20,11 @@ def now_ms() -> int:
 def monotonic_s() -> float:
     """Seconds of a clock that never goes back."""
     return time.monotonic()
+
+
+def sleep(seconds: float) -> None:
+    """Give other threads the interpreter for a while."""
+    time.sleep(seconds)
 
 
 def iso_time(ms: int) -> str:
@@ -42,7 +48,8 @@ def new_session_id() -> str:
 
 def short_entry_ids(count: int) -> list[str]:
     """8 random hex digits each; the caller checks that nobody has them."""
-    digits = secrets.token_hex(4 * count)
+    # Not os.urandom: uniqueness is checked, and a system call gives up the interpreter lock.
+    digits = f"{random.getrandbits(32 * count):0{8 * count}x}"
     return [digits[at : at + 8] for at in range(0, 8 * count, 8)]
 
 

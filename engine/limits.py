@@ -49,10 +49,16 @@ COMPLETE_READ_BYTES: Final = 64 * MIB
 PAGE_ENTRIES: Final = 256
 """Default entries per page of a paged read."""
 
-INDEX_LAG_FRAMES: Final = 4_096
+INDEX_LAG_FRAMES: Final = 32_768
 INDEX_LAG_S: Final = 1.0
-"""The background pass (index catch-up, and the sync of ``durability="os"``) starts after so many
-frames, or this long after the first of them."""
+INDEX_IDLE_S: Final = 0.05
+"""The background pass (index catch-up, and the sync of ``durability="os"``) comes this long after
+the first append; its index part waits for a pause in appending, or for so many frames."""
+
+INDEX_SLICE_ROWS: Final = 64
+INDEX_SLICE_PAUSE_S: Final = 0.0002
+"""The background catch-up rests this long after so many rows (about 1 ms of work): a thread that
+gets the interpreter lock back only by force waits 5 ms for it at every system call."""
 
 INDEX_TRANSACTION_ROWS: Final = 20_000
 """Rows per index transaction: bounds what a kill repeats, and how long a reader can wait."""

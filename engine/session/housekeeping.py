@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from treering.engine import environment
 from treering.engine.errors import TreeringError
-from treering.engine.limits import INDEX_LAG_FRAMES, INDEX_LAG_S
+from treering.engine.limits import INDEX_IDLE_S, INDEX_LAG_FRAMES, INDEX_LAG_S
 
 
 class Housekeeper:
@@ -28,12 +28,14 @@ class Housekeeper:
         self._frames = 0
         self._due = 0.0
         self._now = False
+        self._last_append = 0.0
 
     def appended(self, frames: int) -> None:
         """Frames were acknowledged."""
         with self._wakeup:
+            self._last_append = environment.monotonic_s()
             if self._frames == 0:
-                self._due = environment.monotonic_s() + INDEX_LAG_S
+                self._due = self._last_append + INDEX_LAG_S
                 if self._thread is not None:
                     self._wakeup.notify()
             self._frames += frames
@@ -71,23 +73,14 @@ class Housekeeper:
             self._thread.start()
 
     def _run(self) -> None:
-        while True:
-            with self._wakeup:
-                while not self._stopped and not self._now:
-                    left = self._due - environment.monotonic_s() if self._frames else None
-                    if left is not None and left <= 0:
-                        break
-                    self._wakeup.wait(left)
-                if self._stopped:
-                    return
-                self._now = False
-                self._frames = 0
+        while self._wait():
             sync, index = self._sync(), self._index()
             if sync is None or index is None:
                 return
             try:
                 sync()
-                index()
+                if self._take():
+                    index()
             except TreeringError:
                 pass  # the next append or read meets it in its own thread
             except BaseException:
@@ -95,3 +88,27 @@ class Housekeeper:
                     self._thread = None  # a mistake of ours ends this thread, not the next one
                 raise
             del sync, index
+
+    def _wait(self) -> bool:
+        """Sleep until there is work; False when it is time to end."""
+        with self._wakeup:
+            while not self._stopped and not self._now:
+                left = self._due - environment.monotonic_s() if self._frames else None
+                if left is not None and left <= 0:
+                    break
+                self._wakeup.wait(left)
+            return not self._stopped
+
+    def _take(self) -> bool:
+        """Whether to index now: when asked to, when there is a lot, or when nobody appends.
+
+        Indexing beside a busy writer slows both (one interpreter lock), so it waits for a pause.
+        """
+        with self._wakeup:
+            now = environment.monotonic_s()
+            if self._now or now - self._last_append >= INDEX_IDLE_S:
+                self._now = False
+                self._frames = 0
+                return True
+            self._due = now + INDEX_LAG_S
+            return False

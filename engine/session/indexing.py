@@ -8,12 +8,14 @@ waits.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 import xxhash
 
+from treering.engine import environment
 from treering.engine.errors import Closed, Damaged, Undecodable
 from treering.engine.journal.control import decode_leaf
 from treering.engine.journal.format import Frame, Kind, salt_of
@@ -22,7 +24,12 @@ from treering.engine.journal.opening import Hint
 from treering.engine.journal.reader import Bytes, FileBytes, frame_at
 from treering.engine.journal.salvage import Lost, Salvage
 from treering.engine.journal.shared import SharedFrames
-from treering.engine.limits import INDEX_CACHE_KIB, INDEX_TRANSACTION_ROWS
+from treering.engine.limits import (
+    INDEX_CACHE_KIB,
+    INDEX_SLICE_PAUSE_S,
+    INDEX_SLICE_ROWS,
+    INDEX_TRANSACTION_ROWS,
+)
 from treering.engine.session.facts import UNREADABLE, facts_of
 from treering.index import IndexBusy, IndexFault, LeafMove, Position, Row, SessionIndex, files
 from treering.index.peek import peek
@@ -92,18 +99,23 @@ def position_of(frame: Frame) -> Position:
 def fill(
     index: SessionIndex,
     walk: Walk,
+    *,
     stop: threading.Event | None = None,
     watermark: bytes | None = None,
+    rest: Callable[[], None] | None = None,
 ) -> bool:
     """Apply a walk to an index in bounded transactions; False when ``stop`` interrupted it.
 
     ``watermark`` goes in first: a position without one that covers it is no use at opening.
+    ``rest`` is called after every few rows.
     """
     if watermark is not None:
         index.set_watermark(watermark)
     pending: list[Row | LeafMove] = []
     for row, settled in rows_of(walk):
         pending.append(row)
+        if rest is not None and not len(pending) % INDEX_SLICE_ROWS:
+            rest()
         if settled and len(pending) >= INDEX_TRANSACTION_ROWS:
             assert walk.history.settled is not None
             index.apply(pending, position_of(walk.history.settled))
@@ -189,6 +201,9 @@ class Indexer:
         self._watermark: Callable[[], bytes | None] | None = None
         self._stop = threading.Event()
         self._closed = False
+        self._polite = False
+        self._waiting = 0
+        self._count_lock = threading.Lock()
         self.covered_size = 0
         self.faults: list[str] = []
         """What was wrong with index files, in order; answers were right all the same."""
@@ -275,29 +290,59 @@ class Indexer:
                 return False
             return size - (0 if position is None else position.offset) <= QUICK_BYTES
 
-    def cover(self, size: int) -> None:
+    def cover_politely(self, size: int) -> None:
+        """:meth:`cover` from the background: rests often, unless somebody waits for the index."""
+        self._polite = True
+        try:
+            self.cover(size, hurry=False)
+        finally:
+            self._polite = False
+
+    @contextlib.contextmanager
+    def _hurrying(self) -> Iterator[None]:
+        """While somebody is in here the background does not rest."""
+        with self._count_lock:
+            self._waiting += 1
+        try:
+            yield
+        finally:
+            with self._count_lock:
+                self._waiting -= 1
+
+    def _rest(self) -> None:
+        if self._polite and not self._waiting:
+            environment.sleep(INDEX_SLICE_PAUSE_S)
+
+    def cover(self, size: int, *, hurry: bool = True) -> None:
         """Bring the index up to the journal's first ``size`` bytes (all of them synced).
 
         Raises:
             StorageError: the journal could not be read. Faults of the index itself never surface.
         """
-        with self._lock:
-            self._check_open()
-            if self._index is not None and self.covered_size >= size:
-                return
+        with self._hurrying() if hurry else contextlib.nullcontext(), self._lock:
+            self._cover(size)
+
+    def _cover(self, size: int) -> None:
+        self._check_open()
+        if self._index is not None and self.covered_size >= size:
+            return
+        try:
+            self._catch_up(size)
+        except IndexFault as fault:
+            self._set_aside(fault)
             try:
                 self._catch_up(size)
-            except IndexFault as fault:
-                self._set_aside(fault)
-                try:
-                    self._catch_up(size)
-                except (IndexFault, IndexBusy) as second:
-                    self._go_to_memory(second, size)
-            except IndexBusy as busy:
-                self._go_to_memory(busy, size)
+            except (IndexFault, IndexBusy) as second:
+                self._go_to_memory(second, size)
+        except IndexBusy as busy:
+            self._go_to_memory(busy, size)
 
     def ask(self, question: Callable[[SessionIndex], _Answer], size: int) -> _Answer:
         """The answer of an index that covers the journal's first ``size`` bytes."""
+        with self._hurrying():
+            return self._ask(question, size)
+
+    def _ask(self, question: Callable[[SessionIndex], _Answer], size: int) -> _Answer:
         with self._lock:
             try:
                 return question(self._covering(size))
@@ -356,7 +401,7 @@ class Indexer:
         if position is not None and behind is None:
             raise IndexFault(self._path or "", "its position is not a frame of this journal")
         walk = self._walk(size, behind)
-        if fill(index, walk, self._stop, self._watermark()):
+        if fill(index, walk, stop=self._stop, watermark=self._watermark(), rest=self._rest):
             self.covered_size = size
             self._open_ids()
 
@@ -382,7 +427,7 @@ class Indexer:
         built = files.new_build_path(self._folder, self._session_id)
         with SessionIndex.build_into(built, cache_kib=INDEX_CACHE_KIB) as building:
             building.bind(self._journal_id, *self._identity)
-            if not fill(building, self._walk(size, None), self._stop):
+            if not fill(building, self._walk(size, None), stop=self._stop, rest=self._rest):
                 raise IndexFault(built, "the build was interrupted")
             building.finish_build()
         path = files.publish_build(built, self._folder, self._session_id)

@@ -489,6 +489,6 @@ class Session(Reads):
 
     def _index_in_background(self) -> None:
         size = self._writer.synced_size
-        self._indexer.cover(size)
+        self._indexer.cover_politely(size)
         if self._indexer.covered_size >= size:
             self._pending.drop_below(size)
