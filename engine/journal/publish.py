@@ -14,6 +14,7 @@ from typing import Final
 from treering.engine import environment
 from treering.engine.errors import Conflict, from_os_error
 from treering.engine.journal import control
+from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import Disk, make_folders, sync_folders, write_all
 from treering.engine.journal.format import (
     FILE_HEADER_BYTES,
@@ -27,7 +28,7 @@ from treering.engine.journal.opening import Tail
 from treering.engine.journal.ownership import Ownership, close_in_child
 from treering.engine.journal.payload import COMPRESS_BULK_FROM_BYTES
 from treering.engine.journal.reader import Place
-from treering.engine.journal.writer import FrameBuilder, Record, State, epoch_open_payload
+from treering.engine.journal.writer import FrameBuilder, State, epoch_open_payload
 from treering.engine.limits import WRITE_BYTES_MAX
 
 TEMPORARY_SUFFIX: Final = ".new"

@@ -17,6 +17,7 @@ import msgspec
 from treering.engine import environment, home
 from treering.engine.errors import Conflict, TreeringError, from_os_error
 from treering.engine.journal import control
+from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import Disk
 from treering.engine.journal.format import (
     FLAG_QUALIFICATION_MASK,
@@ -30,7 +31,6 @@ from treering.engine.journal.reader import FileBytes
 from treering.engine.journal.recovery import Examination, Report, examine
 from treering.engine.journal.salvage import Lost, Salvage
 from treering.engine.journal.shared import SharedFrames
-from treering.engine.journal.writer import Record
 
 
 @dataclass

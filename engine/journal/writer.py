@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple
 
 from treering.engine import environment
 from treering.engine.errors import (
+    Invalid,
     LimitExceeded,
     OutcomeUnknown,
     Poisoned,
@@ -29,6 +30,7 @@ from treering.engine.errors import (
     from_os_error,
 )
 from treering.engine.journal import control
+from treering.engine.journal.admissible import Record, check_records
 from treering.engine.journal.disk import write_all
 from treering.engine.journal.format import (
     CODEC_RAW,
@@ -53,14 +55,6 @@ Durability = Literal["full", "os"]
 NEVER = PAYLOAD_BYTES_MAX + 1
 
 _FULL_ERRNOS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-
-
-class Record(NamedTuple):
-    """What to append: a kind, a payload, and the flags of its frame (without STAGED)."""
-
-    kind: int
-    payload: bytes
-    flags: int = 0
 
 
 class FrameBuilder:
@@ -275,7 +269,8 @@ class JournalWriter:
         Returns the frames and the EPOCH_ACTIVATE behind them. Raises as :meth:`append`.
         """
         self.owner.check()
-        assert records, "an empty batch has nothing to activate"
+        if not records:
+            raise Invalid("an empty batch has nothing to activate", path=self._path)
         with self._lock:
             pieces, frames, state = self._prepare(records, extra_flags=FLAG_STAGED)
             staged = frames[-len(records) :]
@@ -335,6 +330,7 @@ class JournalWriter:
         self, records: Sequence[Record], *, extra_flags: int
     ) -> tuple[list[bytes], list[Frame], State]:
         self._check()
+        check_records(records, batch=bool(extra_flags))
         self._check_unchanged()
         self._check_ends(len(records))
         if self._epoch_is_open:

@@ -10,12 +10,13 @@ import msgspec
 
 from treering.engine import environment, home
 from treering.engine.errors import Invalid
+from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import Disk, make_folders
 from treering.engine.journal.format import Kind
 from treering.engine.journal.opening import Opened, Tail, open_for_writing
 from treering.engine.journal.ownership import Ownership
 from treering.engine.journal.publish import NewJournal
-from treering.engine.journal.writer import Durability, Record
+from treering.engine.journal.writer import Durability
 from treering.engine.session.indexing import Indexer
 from treering.engine.transfer.legacy_json import clean
 

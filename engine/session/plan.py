@@ -9,8 +9,8 @@ import msgspec
 
 from treering.engine import environment
 from treering.engine.errors import Closed, Conflict, InvalidEntry, LimitExceeded, NotFound
+from treering.engine.journal.admissible import Record
 from treering.engine.journal.format import Kind
-from treering.engine.journal.writer import Record
 from treering.engine.limits import BATCH_BYTES_MAX
 from treering.engine.session.admission import Admitted, EntryInput, admit
 from treering.engine.session.facts import facts_of

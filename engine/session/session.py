@@ -24,13 +24,14 @@ from treering.engine.errors import (
     TreeringError,
 )
 from treering.engine.journal import control
+from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import LOCAL_DISK, Disk
 from treering.engine.journal.format import Frame, Kind, salt_of
 from treering.engine.journal.opening import Opened
 from treering.engine.journal.reader import GrowingBytes
 from treering.engine.journal.recovery import Report
 from treering.engine.journal.shared import SharedFrames
-from treering.engine.journal.writer import Durability, JournalWriter, Record
+from treering.engine.journal.writer import Durability, JournalWriter
 from treering.engine.session.admission import Admitted, EntryInput, admit
 from treering.engine.session.entries import SessionInfoEntry
 from treering.engine.session.housekeeping import Housekeeper

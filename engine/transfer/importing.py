@@ -16,10 +16,10 @@ import msgspec
 
 from treering.engine import environment, home
 from treering.engine.errors import StorageError, from_os_error
+from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import LOCAL_DISK, Disk, make_folders, sync_folders, write_all
 from treering.engine.journal.format import FLAG_RETAINED, Kind
 from treering.engine.journal.publish import NewJournal
-from treering.engine.journal.writer import Record
 from treering.engine.transfer.legacy import Analysis, CopyLimits, analyse, prepare
 from treering.engine.transfer.legacy_json import clean
 from treering.engine.transfer.records import LocalSource

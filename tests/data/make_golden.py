@@ -85,8 +85,19 @@ def kinds(store: build.Store) -> bytes:
     return build.get(store.path())
 
 
+def batch(store: build.Store) -> bytes:
+    """Nothing compressed: appends, a batch, LEAF, REQUEST, a clean close."""
+    writer = build.create(store)
+    writer.append([build.entry("a1"), build.entry("a2")._replace(flags=4)])
+    writer.append_batch([build.entry("b1"), Record(build.REQUEST, b'{"type":"request"}')])
+    writer.append([Record(build.LEAF, b'{"leaf":null}')])
+    writer.close()
+    return build.get(store.path())
+
+
 RECIPES: dict[str, Callable[[build.Store], bytes]] = {
     "fresh": fresh,
+    "batch": batch,
     "epochs": epochs,
     "kinds": kinds,
 }

@@ -830,6 +830,7 @@ def test_F119_forked_child_cannot_use_the_writer(store: build.Store, disk: Fault
     assert names_shown(store) == ["a", "c"]
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 @pytest.mark.parametrize("use", ["append", "close"])
 def test_fork_while_another_thread_appends_does_not_hang_the_child(
     use: str, store: build.Store, disk: FaultyDisk
@@ -1013,6 +1014,49 @@ def test_interrupt_at_every_operation(when: str, tmp_path: Path) -> None:
         if len(seen) < at:
             break
     assert fired > 5
+
+
+REFUSED_RECORDS = {
+    "STAGED by hand": Record(2, b"{}", build.STAGED),
+    "unknown flag": Record(2, b"{}", 0x400),
+    "qualification 5": Record(2, b"{}", 5 << 1),
+    "second SESSION": Record(build.SESSION, b"{}"),
+    "EPOCH_OPEN": Record(build.EPOCH_OPEN, b"{}"),
+    "EPOCH_ACTIVATE": Record(build.EPOCH_ACTIVATE, b"{}"),
+    "EPOCH_CLOSE": Record(build.EPOCH_CLOSE, b"{}"),
+    "late PROVENANCE": Record(build.PROVENANCE, b"{}"),
+    "DICTIONARY without an id": Record(build.DICTIONARY, b"no dictionary"),
+    "LEAF that nobody parses": Record(build.LEAF, b'{"leaf":"' + b"x" * 70_000 + b'"}'),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_RECORDS)
+@pytest.mark.parametrize("batch", [False, True], ids=["append", "batch"])
+def test_no_record_that_a_reader_would_refuse(
+    batch: bool, name: str, store: build.Store, disk: FaultyDisk
+) -> None:
+    """What our own reader does not accept is never written: it would make the session read-only
+    for ever. The call is refused before any byte, and the journal stays writable."""
+    writer = build.create(store, disk=disk)
+    writer.append([build.entry("a")])
+    before = build.get(store.path())
+    append = writer.append_batch if batch else writer.append
+    with pytest.raises((TreeringError, AssertionError)):
+        append([build.entry("b"), REFUSED_RECORDS[name]])
+    assert build.get(store.path()) == before
+    writer.append([build.entry("c")])
+    writer.close()
+    build.reopen(store, disk=disk).owner.release()
+    assert names_shown(store) == ["a", "c"]
+
+
+def test_no_blob_in_a_batch(store: build.Store, disk: FaultyDisk) -> None:
+    """Only ENTRY, LEAF and REQUEST may be STAGED."""
+    writer = build.create(store, disk=disk)
+    before = build.get(store.path())
+    with pytest.raises((TreeringError, AssertionError)):
+        writer.append_batch([Record(build.BLOB, b"blob"), build.entry("b")])
+    assert build.get(store.path()) == before
 
 
 def test_host_name_that_is_not_text(
