@@ -27,7 +27,7 @@ from support import build
 
 import treering
 from treering.engine import environment
-from treering.engine.journal.writer import Record
+from treering.engine.journal.admissible import Record
 
 LONG = "a long line that zstd makes short. " * 20
 

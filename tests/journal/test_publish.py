@@ -15,9 +15,9 @@ from support.faulty_disk import FaultyDisk, Op
 
 from treering.engine import environment
 from treering.engine.errors import Conflict, Owned, StorageFull, TreeringError
+from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import LOCAL_DISK
 from treering.engine.journal.publish import TEMPORARY_SUFFIX, NewJournal, sweep_stale
-from treering.engine.journal.writer import Record
 from treering.engine.limits import WRITE_BYTES_MAX
 
 RECORDS = [build.SESSION_RECORD, build.entry("a"), build.entry("b", "long " * 200)]

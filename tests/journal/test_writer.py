@@ -29,10 +29,11 @@ from treering.engine.errors import (
     TreeringError,
 )
 from treering.engine.journal import writer as writer_module
+from treering.engine.journal.admissible import Record
 from treering.engine.journal.format import Frame
 from treering.engine.journal.opening import Hint
 from treering.engine.journal.reader import Place, Scan
-from treering.engine.journal.writer import JournalWriter, Record
+from treering.engine.journal.writer import JournalWriter
 
 FULL_ERRORS = [errno.ENOSPC, errno.EDQUOT, errno.EFBIG]
 
