@@ -1,0 +1,1 @@
+"""The command line: commands and reports for people."""

@@ -1,0 +1,226 @@
+"""Commands about the state of sessions: fsck, repair, reindex, dump."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from treering.tools.options import home_option, jobs_option, json_option, store_at
+
+if TYPE_CHECKING:
+    from treering.engine.home import Store
+    from treering.tools.fsck import Checked
+
+
+@click.command()
+@click.argument("sel", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All sessions (also when none is named).")
+@click.option("--index", "with_index", is_flag=True, help="Also prove that the index is right.")
+@jobs_option
+@home_option
+@json_option
+@click.pass_context
+def fsck(
+    context: click.Context,
+    *,
+    sel: tuple[str, ...],
+    everything: bool,
+    with_index: bool,
+    jobs: int,
+    home: str | None,
+    as_json: bool,
+) -> None:
+    """Check journals: every frame, every payload, and what lies beside them. Changes nothing.
+
+    One line per finding and one per session. The exit code is 1 when something needs action.
+    """
+    from functools import partial
+
+    from treering.tools.fsck import check_session
+    from treering.tools.output import say_json, with_progress
+    from treering.tools.pool import run_all
+
+    store = store_at(home)
+    paths = _chosen(store, sel, everything=everything or not sel)
+    work = partial(check_session, with_index=with_index)
+    results = run_all(work, paths, jobs=jobs)
+    checked: list[Checked] = []
+    for result in with_progress(results, "checking", len(paths), printing=not as_json):
+        checked.append(result)
+        if not as_json:
+            _say_checked(result)
+    if not sel:
+        for orphan in _orphans(store, {result.session for result in checked}):
+            checked.append(orphan)
+            if not as_json:
+                _say_checked(orphan)
+    if as_json:
+        say_json([result.as_json() for result in checked])
+    if any(not result.ok for result in checked):
+        only_refused = all(result.ok or result.could_not_run for result in checked)
+        context.exit(3 if only_refused else 1)
+
+
+def _chosen(store: Store, selectors: tuple[str, ...], *, everything: bool) -> list[str]:
+    from treering.tools.resolving import path_in, resolve, session_names
+
+    if selectors and everything:
+        raise click.UsageError("name sessions, or use --all, not both")
+    if everything:
+        return [path_in(store, name) for name in session_names(store)]
+    return list(dict.fromkeys(resolve(store, selector) for selector in selectors))
+
+
+def _orphans(store: Store, known: set[str]) -> list[Checked]:
+    """Temporary journals whose session does not exist (yet, or any more)."""
+    from treering.tools.fsck import Checked, leftover, temporaries
+
+    return [
+        Checked(session, path, findings=[leftover(path)])
+        for session, path in temporaries(store)
+        if session not in known
+    ]
+
+
+def _say_checked(result: Checked) -> None:
+    from treering.tools.output import escape, say
+
+    for finding in result.findings:
+        place = ""
+        if finding.offset is not None:
+            place = f" at {finding.offset}"
+            if finding.length is not None:
+                place += f", {finding.length} bytes"
+        then = "" if finding.next is None else f"; next: {finding.next}"
+        say(escape(f"{result.session}: {finding.kind}{place}: {finding.what}{then}"))
+    say(escape(result.summary()))
+
+
+def _journal_id(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> bytes | None:
+    del context
+    if value is None:
+        return None
+    try:
+        journal_id = bytes.fromhex(value)
+    except ValueError:
+        journal_id = b""
+    if len(journal_id) != 16 or len(value) != 32:
+        raise click.BadParameter("32 hexadecimal digits", param=parameter)
+    return journal_id
+
+
+@click.command()
+@click.argument("sel")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--accept-loss", is_flag=True, help="Keep only what comes before the damage.")
+@click.option(
+    "--readmit", "readmit_tails", is_flag=True, help="Append whole entries of cut-off tails again."
+)
+@click.option(
+    "--keep-unknown", is_flag=True, help="Keep staged entries whose activation may be lost."
+)
+@click.option(
+    "--journal-id",
+    metavar="HEX",
+    callback=_journal_id,
+    help="The id of a journal whose header is damaged.",
+)
+@home_option
+@json_option
+def repair(
+    *,
+    sel: str,
+    dry_run: bool,
+    accept_loss: bool,
+    readmit_tails: bool,
+    keep_unknown: bool,
+    journal_id: bytes | None,
+    home: str | None,
+    as_json: bool,
+) -> None:
+    """Make a damaged session usable again; the damaged file is kept beside.
+
+    The new journal holds everything that still verifies, and says where something is missing.
+    """
+    from treering.tools import repairing
+    from treering.tools.resolving import resolve
+
+    if accept_loss and readmit_tails:
+        raise click.UsageError("--accept-loss and --readmit exclude each other")
+    if readmit_tails and (keep_unknown or journal_id is not None):
+        raise click.UsageError("--readmit goes with --dry-run only")
+    path = resolve(store_at(home), sel)
+    if readmit_tails:
+        repairing.readmit_session(path, dry_run=dry_run, as_json=as_json)
+        return
+    repairing.repair_session(
+        path,
+        dry_run=dry_run,
+        accept_loss=accept_loss,
+        keep_unknown=keep_unknown,
+        journal_id=journal_id,
+        as_json=as_json,
+    )
+
+
+@click.command()
+@click.argument("sel", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All sessions.")
+@jobs_option
+@home_option
+@json_option
+@click.pass_context
+def reindex(
+    context: click.Context,
+    *,
+    sel: tuple[str, ...],
+    everything: bool,
+    jobs: int,
+    home: str | None,
+    as_json: bool,
+) -> None:
+    """Remove indexes and build them anew from the journals. Sessions in use are skipped."""
+    from treering.tools.output import escape, say, say_json, warn, with_progress
+    from treering.tools.pool import run_all
+    from treering.tools.reindex import reindex_session
+
+    if not sel and not everything:
+        raise click.UsageError("name sessions, or use --all")
+    paths = _chosen(store_at(home), sel, everything=everything)
+    done = []
+    results = run_all(reindex_session, paths, jobs=jobs)
+    for result in with_progress(results, "indexing", len(paths), printing=not as_json):
+        done.append(result)
+        if result.error is not None:
+            warn(f"{result.session}: {'skipped: ' if result.skipped else ''}{result.error}")
+        elif not as_json:
+            say(
+                escape(
+                    f"{result.session}: {result.rows} rows in {result.seconds:.3f} s,"
+                    f" {result.rows_per_s} rows/s"
+                )
+            )
+    if as_json:
+        say_json([result.as_json() for result in done])
+    codes = {result.exit_code for result in done if result.exit_code}
+    if codes:
+        context.exit(3 if codes == {3} else 1)
+
+
+@click.command()
+@click.argument("sel")
+@click.option("--frames", is_flag=True, help="Without payloads.")
+@home_option
+def dump(sel: str, frames: bool, home: str | None) -> None:
+    """Frames of a journal as JSON lines, for people debugging; works on damaged journals too."""
+    import json
+
+    from treering.tools.dumping import dump_journal
+    from treering.tools.output import say
+    from treering.tools.resolving import resolve
+
+    for line in dump_journal(resolve(store_at(home), sel), payloads=not frames):
+        say(json.dumps(line))
