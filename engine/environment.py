@@ -9,7 +9,7 @@ import socket
 import time
 import uuid
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 
 
 def now_ms() -> int:
@@ -29,8 +29,13 @@ def sleep(seconds: float) -> None:
 
 def iso_time(ms: int) -> str:
     """``2024-12-03T14:00:00.000Z``: the spelling that session entries use."""
-    moment = datetime.fromtimestamp(ms / 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+    return f"{_iso_second(ms // 1000)}.{ms % 1000:03d}Z"
+
+
+@lru_cache(maxsize=4)
+def _iso_second(second: int) -> str:
+    # Every entry of the same second shares it: formatting a date costs as much as an encoding.
+    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def random_bytes(count: int) -> bytes:

@@ -60,7 +60,7 @@ INDEX_SLICE_PAUSE_S: Final = 0.0002
 """The background catch-up rests this long after so many rows (about 1 ms of work): a thread that
 gets the interpreter lock back only by force waits 5 ms for it at every system call."""
 
-INDEX_TRANSACTION_ROWS: Final = 20_000
+INDEX_TRANSACTION_ROWS: Final = 4_096
 """Rows per index transaction: bounds what a kill repeats, and how long a reader can wait."""
 
 INDEX_CACHE_KIB: Final = 32 * KIB

@@ -133,8 +133,8 @@ class Ownership:
         if not self._open:
             raise Closed("the session is closed", path=self.path)
 
-    def check_name(self) -> None:
-        """Make sure that the path still leads to the owned file.
+    def check_name(self) -> FileStat:
+        """Make sure that the path still leads to the owned file; what it is now.
 
         Raises:
             SourceChanged: it was replaced, moved or deleted.
@@ -152,6 +152,7 @@ class Ownership:
             raise SourceChanged(
                 "the journal was replaced by another file; nothing was written", path=self.path
             )
+        return found
 
     def release(self) -> None:
         """Give the right back. Idempotent."""

@@ -438,10 +438,9 @@ class JournalWriter:
 
     def _check_unchanged(self) -> None:
         """Before a batch: same name, same size, same last bytes as we left them."""
-        self.owner.check_name()
+        size = self.owner.check_name().size
         state = self._state
         try:
-            size = self._file.stat().size
             last = self._file.pread(DIGEST_BYTES, state.offset - DIGEST_BYTES)
         except OSError as error:
             raise from_os_error(error, "look at the journal", self._path) from error
@@ -455,9 +454,8 @@ class JournalWriter:
 
     def _check_after_sync(self) -> None:
         try:
-            self.owner.check_name()
-            size = self._file.stat().size
-        except (OSError, TreeringError) as error:
+            size = self.owner.check_name().size
+        except TreeringError as error:
             self.poison(f"the journal was replaced or removed: {error}")
             raise self._unknown() from error
         if size != self._state.offset:

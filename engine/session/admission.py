@@ -138,7 +138,7 @@ def _admit_bytes(raw: bytes) -> Admitted:
         raise InvalidEntry(f"the entry {error.reason}") from None
     if found.lone_surrogates:
         raise InvalidEntry("the entry holds lone surrogates, which no UTF-8 text can")
-    if not isinstance(found.type, str) or not isinstance(found.id, str):
+    if not isinstance(found.type, str) or not found.type or not isinstance(found.id, str):
         raise InvalidEntry("exact bytes need a type and an id of their own")
     check_entry_id(found.id)
     parent = found.parentId if isinstance(found.parentId, str) else None

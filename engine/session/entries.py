@@ -329,16 +329,28 @@ class UnknownEntry(msgspec.Struct, frozen=True, kw_only=True):
     raw: bytes
 
 
+class _Kind(msgspec.Struct):
+    type: str = ""
+
+
 _known = msgspec.json.Decoder(KnownEntry)
+_kinds = msgspec.json.Decoder(_Kind)
 _header = msgspec.json.Decoder(SessionHeader)
 
 
-def decode_entry(raw: bytes, kind: str) -> KnownEntry | UnknownEntry:
+def decode_entry(raw: bytes) -> KnownEntry | UnknownEntry:
     """The typed entry, or :class:`UnknownEntry`; never an error for bytes that were admitted."""
     try:
         return _known.decode(raw)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        return UnknownEntry(type=kind, problem=str(error), raw=raw)
+        return UnknownEntry(type=_kind_of(raw), problem=str(error), raw=raw)
+
+
+def _kind_of(raw: bytes) -> str:
+    try:
+        return _kinds.decode(raw).type
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return ""
 
 
 def decode_header(raw: bytes) -> SessionHeader | None:

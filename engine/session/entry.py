@@ -66,4 +66,4 @@ class Entry(NamedTuple):
 
     def decode(self) -> KnownEntry | UnknownEntry:
         """The typed entry; :class:`UnknownEntry` for kinds and shapes that are not documented."""
-        return decode_entry(self.raw, self.type)
+        return decode_entry(self.raw)

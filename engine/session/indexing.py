@@ -13,26 +13,19 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
-import xxhash
-
 from treering.engine import environment
-from treering.engine.errors import Closed, Damaged, Undecodable
-from treering.engine.journal.control import decode_leaf
-from treering.engine.journal.format import Frame, Kind, salt_of
+from treering.engine.errors import Closed
+from treering.engine.journal.format import Frame, salt_of
 from treering.engine.journal.history import Walk
 from treering.engine.journal.opening import Hint
-from treering.engine.journal.reader import Bytes, FileBytes, frame_at
-from treering.engine.journal.salvage import Lost, Salvage
+from treering.engine.journal.reader import FileBytes, frame_at
 from treering.engine.journal.shared import SharedFrames
 from treering.engine.limits import (
     INDEX_CACHE_KIB,
     INDEX_SLICE_PAUSE_S,
-    INDEX_SLICE_ROWS,
-    INDEX_TRANSACTION_ROWS,
 )
-from treering.engine.session.facts import UNREADABLE, facts_of
-from treering.index import IndexBusy, IndexFault, LeafMove, Position, Row, SessionIndex, files
-from treering.index.peek import peek
+from treering.engine.session.filling import fill
+from treering.index import IndexBusy, IndexFault, Position, SessionIndex, files
 
 _Answer = TypeVar("_Answer")
 
@@ -45,142 +38,9 @@ BULK_BUILD_BYTES: Final = 4 * 1024 * 1024
 QUICK_BYTES: Final = 1024 * 1024
 """An index this far behind its journal is brought up at once, at opening and closing."""
 
-_content_hash = xxhash.xxh3_128_digest
 
-
-def row_of(frame: Frame, payload: bytes | None) -> Row:
-    """The index row of a visible ENTRY or REQUEST frame; None is a payload that is lost."""
-    facts = UNREADABLE if payload is None else facts_of(payload)
-    request = frame.kind == Kind.REQUEST
-    return Row(
-        frame.sequence,
-        facts.id,
-        facts.parent_id,
-        "request" if request and not facts.kind else facts.kind,
-        facts.role,
-        facts.timestamp_ms,
-        frame.offset,
-        frame.stored,
-        frame.raw,
-        frame.revision,
-        frame.flags & 0x0F,
-        _content_hash(frame.revision if payload is None else payload),
-        facts.tree,
-        facts.moves_leaf and not request,
-        facts.label,
-        facts.usage,
-    )
-
-
-def rows_of(walk: Walk) -> Iterator[tuple[Row | LeafMove, bool]]:
-    """Every row of a walk, each with whether the walk may be interrupted behind it."""
-    decode = walk.history.shared.decoder.decode
-    history = walk.history
-    for frame, stored in walk.visible():
-        row: Row | LeafMove
-        if frame.kind == Kind.LEAF:
-            moved = decode_leaf(decode(frame, stored))
-            assert moved is not None
-            row = LeafMove(frame.sequence, moved.leaf)
-        else:
-            try:
-                payload = decode(frame, stored) if frame.codec else stored
-            except (Undecodable, Damaged):
-                payload = None
-            row = row_of(frame, payload)
-        yield row, history.settled is frame
-
-
-def position_of(frame: Frame) -> Position:
-    """A position that catch-up can resume behind. Its offset is where the frame *starts*."""
-    return Position(frame.sequence, frame.offset, frame.revision)
-
-
-def fill(
-    index: SessionIndex,
-    walk: Walk,
-    *,
-    stop: threading.Event | None = None,
-    watermark: bytes | None = None,
-    rest: Callable[[], None] | None = None,
-) -> bool:
-    """Apply a walk to an index in bounded transactions; False when ``stop`` interrupted it.
-
-    ``watermark`` goes in first: a position without one that covers it is no use at opening.
-    ``rest`` is called after every few rows.
-    """
-    if watermark is not None:
-        index.set_watermark(watermark)
-    pending: list[Row | LeafMove] = []
-    for row, settled in rows_of(walk):
-        pending.append(row)
-        if rest is not None and not len(pending) % INDEX_SLICE_ROWS:
-            rest()
-        if settled and len(pending) >= INDEX_TRANSACTION_ROWS:
-            assert walk.history.settled is not None
-            index.apply(pending, position_of(walk.history.settled))
-            pending = []
-            if stop is not None and stop.is_set():
-                return False
-    if walk.history.settled is not None:
-        # Staged frames at the very end are read again next time: they may yet be activated.
-        index.apply(pending, position_of(walk.history.settled))
-    return True
-
-
-def memory_index(
-    source: Bytes, journal_id: bytes, shared: SharedFrames
-) -> tuple[SessionIndex, Walk]:
-    """A full index in memory, for views that write nothing."""
-    index = SessionIndex.memory()
-    walk = Walk(source, journal_id, shared=shared)
-    fill(index, walk)
-    walk.history.finish()
-    return index, walk
-
-
-def fill_salvaged(salvage: Salvage) -> SessionIndex:
-    """An index in memory over everything that a salvage shows."""
-    index = SessionIndex.memory()
-    pending: list[Row | LeafMove] = []
-    last: Frame | None = None
-    for item in salvage.items():
-        if isinstance(item, Lost):
-            continue
-        last, payload = item
-        if last.kind == Kind.LEAF:
-            moved = decode_leaf(payload)
-            if moved is not None:
-                pending.append(LeafMove(last.sequence, moved.leaf))
-        else:
-            pending.append(row_of(last, payload))
-        if len(pending) >= INDEX_TRANSACTION_ROWS:
-            index.apply(pending, position_of(last))
-            pending = []
-    if pending and last is not None:
-        index.apply(pending, position_of(last))
-    return index
-
-
-def peek_hint(folder: str, session_id: str) -> Hint | None:
-    """What the current index file remembers of the journal, read without owning or writing.
-
-    For fsck and read-only views: it may be older than what the owner's index holds (only the main
-    file is looked at), never newer. None when there is nothing usable.
-    """
-    path = files.current(folder, session_id)
-    if path is None:
-        return None
-    try:
-        state = peek(path)
-    except (IndexFault, IndexBusy):
-        return None
-    if state is None:
-        return None
-    identity, position, watermark = state
-    return Hint(
-        identity.journal_id, position.sequence, position.offset, position.revision, watermark
-    )
+class _Interrupted(Exception):
+    """A first build was asked to end; what it made so far is no index."""
 
 
 class Indexer:
@@ -328,6 +188,8 @@ class Indexer:
             return
         try:
             self._catch_up(size)
+        except _Interrupted:
+            return
         except IndexFault as fault:
             self._set_aside(fault)
             try:
@@ -382,6 +244,14 @@ class Indexer:
         finally:
             self._id_lock.release()
 
+    def interrupt(self) -> None:
+        """Make a catch-up in another thread end soon; a first build starts anew later."""
+        self._stop.set()
+
+    def resume(self) -> None:
+        """Allow catching up again, after the other thread has ended."""
+        self._stop.clear()
+
     def close(self) -> None:
         """Close the files. Idempotent."""
         self._stop.set()
@@ -428,7 +298,7 @@ class Indexer:
         with SessionIndex.build_into(built, cache_kib=INDEX_CACHE_KIB) as building:
             building.bind(self._journal_id, *self._identity)
             if not fill(building, self._walk(size, None), stop=self._stop, rest=self._rest):
-                raise IndexFault(built, "the build was interrupted")
+                raise _Interrupted
             building.finish_build()
         path = files.publish_build(built, self._folder, self._session_id)
         self._index = SessionIndex.open(

@@ -25,7 +25,7 @@ class Plan:
 
     def __init__(self, session: Session, admitted: list[Admitted]) -> None:
         self._session = session
-        self._fresh = session.fresh_ids(sum(entry.id is None for entry in admitted))
+        self._fresh = session.fresh_ids.take(sum(entry.id is None for entry in admitted))
         self.leaf = session.leaf_id
         self.ids: list[str] = []
         self.new_ids: list[str] = []
@@ -44,7 +44,11 @@ class Plan:
         if parent is not None and (entry.parent_given or self._session.ambiguous_ids):
             self._require(parent, "the parent")
         self._check_references(entry, parent)
-        entry_id = entry.id or self._fresh.pop()
+        entry_id = entry.id
+        if entry_id is None:
+            entry_id = self._fresh.pop()
+        else:
+            self._session.fresh_ids.give_up(entry_id)
         payload = entry.payload(entry_id, parent, entry.timestamp or self._now)
         request = entry.is_request
         self.records.append(Record(Kind.REQUEST if request else Kind.ENTRY, payload))

@@ -33,6 +33,7 @@ from treering.index import SessionIndex
 _Answer = TypeVar("_Answer")
 
 _READ_TOGETHER_BYTES: Final = 1 * MIB
+_LOADED_BYTES: Final = 8 * MIB
 _READ_GAP_BYTES: Final = 16 * 1024
 """Frames closer than this are read in one go: another call costs more than these bytes."""
 
@@ -119,9 +120,14 @@ class Reads:
         return self._load(self.ask(lambda index: index.entries(after=after, limit=limit)))
 
     def iter_entries(self, *, after: int = 0) -> Iterator[Entry]:
-        """All entries in journal order, in pages; damage raises, it never ends the iteration."""
-        while page := self.entries(after=after, limit=PAGE_ENTRIES * 4):
-            yield from page
+        """All entries in journal order; damage raises, it never just ends the iteration.
+
+        Memory holds a page of index rows and about 8 MiB of entries (or one, if it is larger).
+        """
+        after = _whole(after)
+        while page := self.ask(lambda index: index.entries(after=after, limit=PAGE_ENTRIES * 4)):  # noqa: B023
+            for piece in _pieces(page):
+                yield from self._load(piece)
             after = page[-1].sequence
 
     def branch(
@@ -331,6 +337,17 @@ class Reads:
             row.revision,
         )
         return self.shared.decoder.decode(frame, body[FRAME_HEADER_BYTES:])
+
+
+def _pieces(rows: Sequence[Indexed]) -> Iterator[Sequence[Indexed]]:
+    """Rows in pieces that are loaded together, bounded by their decoded bytes."""
+    start = size = 0
+    for at, row in enumerate(rows):
+        if size + row.raw > _LOADED_BYTES and at > start:
+            yield rows[start:at]
+            start, size = at, 0
+        size += row.raw
+    yield rows[start:]
 
 
 def _whole(value: int) -> int:

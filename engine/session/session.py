@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from treering.engine import environment, home
+from treering.engine import home
 from treering.engine.errors import (
     Ambiguous,
     Closed,
@@ -34,6 +34,7 @@ from treering.engine.journal.shared import SharedFrames
 from treering.engine.journal.writer import Durability, JournalWriter
 from treering.engine.session.admission import Admitted, EntryInput, admit
 from treering.engine.session.entries import SessionInfoEntry
+from treering.engine.session.fresh_ids import FreshIds
 from treering.engine.session.housekeeping import Housekeeper
 from treering.engine.session.parts import Parts, create_parts, open_parts
 from treering.engine.session.pending import Pending
@@ -46,7 +47,6 @@ from treering.index import SessionIndex
 _Answer = TypeVar("_Answer")
 
 HEADER_VERSION: Final = 3
-_ID_TRIES: Final = 100
 
 
 class Session(Reads):
@@ -75,6 +75,7 @@ class Session(Reads):
         self._leaf_id: str | None = None
         self._pending = Pending(complete=parts.opened is None)
         self._ambiguous_ids = False
+        self.fresh_ids = FreshIds(self._pending, parts.indexer)
         self._closed = False
         self._indexer.attach(
             self.source, tail.journal_id, owner.identity, self.shared, writer.encoded_watermark
@@ -341,25 +342,6 @@ class Session(Reads):
         self._housekeeper.appended(len(frames))
         return frames
 
-    def fresh_ids(self, count: int) -> list[str]:
-        """Ids that nobody has: 8 hex digits, or UUIDs when nobody can say so at once."""
-        found: list[str] = []
-        for _ in range(_ID_TRIES):
-            wanted = count - len(found)
-            if wanted <= 0:
-                return found
-            tried = environment.short_entry_ids(wanted)
-            taken, complete = self._pending.among(tried)
-            indexed = set() if complete else self._indexer.any_known(tried)
-            if indexed is None:
-                break
-            seen = taken.union(indexed, found)
-            for entry_id in tried:
-                if entry_id not in seen:
-                    seen.add(entry_id)
-                    found.append(entry_id)
-        return found + [environment.long_entry_id() for _ in range(count - len(found))]
-
     def require_in_tree(self, entry_id: str, what: str) -> None:
         """Make sure that a new entry can refer to ``entry_id``, and means it.
 
@@ -383,6 +365,7 @@ class Session(Reads):
 
     def exists(self, entry_id: str) -> bool:
         """Whether an id is taken; waits for the index when it must."""
+        self._check_open()
         known = self._pending.knows(entry_id)
         return self.ask(lambda index: index.has_id(entry_id)) if known is None else known
 
@@ -397,7 +380,7 @@ class Session(Reads):
         self._check_open()
         with self._lock:
             self._check_open()
-            self._housekeeper.stop()
+            self._stop_background()
             self._indexer.close()
             self._writer.owner.release()
             self._closed = True
@@ -432,7 +415,7 @@ class Session(Reads):
             if self._closed:
                 return
             self._closed = True
-            self._housekeeper.stop()
+            self._stop_background()
             try:
                 if self._writer.owner.is_open and self._writer.poisoned is None:
                     self._writer.close(before_release=self._last_index_pass)
@@ -440,6 +423,11 @@ class Session(Reads):
                     self._writer.owner.release()
             finally:
                 self._indexer.close()
+
+    def _stop_background(self) -> None:
+        self._indexer.interrupt()
+        self._housekeeper.stop()
+        self._indexer.resume()
 
     def _last_index_pass(self) -> None:
         if not self._indexer.resumes_quickly(self.source.size):

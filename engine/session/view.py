@@ -20,7 +20,7 @@ from treering.engine.journal.reader import FileBytes
 from treering.engine.journal.recovery import Examination, Report, examine
 from treering.engine.journal.salvage import Salvage
 from treering.engine.journal.shared import SharedFrames
-from treering.engine.session.indexing import fill_salvaged, memory_index, peek_hint
+from treering.engine.session.filling import fill_salvaged, memory_index, peek_hint
 from treering.engine.session.reads import Reads
 from treering.index import SessionIndex
 
