@@ -67,9 +67,7 @@ def _file_header(source: Bytes) -> dict[str, Any]:
     return line
 
 
-def _frames_and_gaps(
-    source: Bytes, salt: int
-) -> Iterator[tuple[Frame, bytes] | dict[str, Any]]:
+def _frames_and_gaps(source: Bytes, salt: int) -> Iterator[tuple[Frame, bytes] | dict[str, Any]]:
     scan = Scan(source, salt)
     yield from scan.frames()
     assert scan.stop is not None

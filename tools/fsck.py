@@ -54,9 +54,7 @@ _KINDS_OF_CASES: Final = {
     "F": "header",
     "G": "foreign",
 }
-_NOTES: Final = frozenset(
-    ("abandoned", "unproven", "owner", "leftover", "gap", "unfinished")
-)
+_NOTES: Final = frozenset(("abandoned", "unproven", "owner", "leftover", "gap", "unfinished"))
 """Kinds that need no action."""
 
 _JSON_KINDS: Final = frozenset((Kind.ENTRY, Kind.REQUEST))

@@ -23,7 +23,7 @@ from treering.engine.journal.format import salt_of
 from treering.engine.journal.reader import FileBytes, frame_at
 from treering.engine.journal.recovery import Examination
 from treering.engine.journal.shared import SharedFrames
-from treering.engine.session.indexing import memory_index
+from treering.engine.session.filling import memory_index
 from treering.index import IndexBusy, IndexFault, Position, SessionIndex, files, handle, schema
 
 DIFFERENCES_SHOWN: Final = 100
@@ -41,9 +41,7 @@ class IndexCheck:
     differences: list[str] = field(default_factory=list)
 
 
-def check_index(
-    store: Store, session_id: str, found: Examination, *, in_use: bool
-) -> IndexCheck:
+def check_index(store: Store, session_id: str, found: Examination, *, in_use: bool) -> IndexCheck:
     """Compare the index with a rebuild of what it covers. Changes nothing."""
     try:
         path = files.current(store.index, session_id)

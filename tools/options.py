@@ -41,9 +41,7 @@ def jobs_option(command: _Command) -> _Command:
     )(command)
 
 
-def _absolute(
-    context: click.Context, parameter: click.Parameter, value: str | None
-) -> str | None:
+def _absolute(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     del context
     if value is None:
         return None

@@ -32,9 +32,7 @@ def run_all(
     try:
         yield from executor.map(work, paths)
     except BrokenExecutor as error:
-        raise StorageError(
-            "a worker process died", next_step="try again with --jobs 1"
-        ) from error
+        raise StorageError("a worker process died", next_step="try again with --jobs 1") from error
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
 

@@ -12,7 +12,7 @@ from treering.engine.journal.opening import Hint
 from treering.engine.journal.ownership import OwnerNote, read_note
 from treering.engine.limits import PAGE_ENTRIES
 from treering.engine.session.entry import Entry
-from treering.engine.session.indexing import peek_hint
+from treering.engine.session.filling import peek_hint
 from treering.engine.session.reads import Reads
 from treering.engine.session.session import Session
 from treering.engine.session.view import SessionView

@@ -85,7 +85,11 @@ def repair(
     session_id = home.session_id_of(path)
     owner = Ownership.acquire(disk, path, None)
     try:
-        source = FileBytes(owner.file, path, owner.file.stat().size)
+        try:
+            size = owner.file.stat().size
+        except OSError as error:
+            raise from_os_error(error, "look at the journal", path) from error
+        source = FileBytes(owner.file, path, size)
         watermark, ids = hint() if hint is not None else (None, [])
         found = examine(source, watermark=watermark, known_ids=[*ids, *known_ids])
         result = RepairResult(path, found.case, found.report().verdict, done=False)

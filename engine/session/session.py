@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -34,6 +34,7 @@ from treering.engine.journal.shared import SharedFrames
 from treering.engine.journal.writer import Durability, JournalWriter
 from treering.engine.session.admission import Admitted, EntryInput, admit
 from treering.engine.session.entries import SessionInfoEntry
+from treering.engine.session.entry import Entry
 from treering.engine.session.fresh_ids import FreshIds
 from treering.engine.session.housekeeping import Housekeeper
 from treering.engine.session.parts import Parts, create_parts, open_parts
@@ -42,6 +43,7 @@ from treering.engine.session.plan import Batch, Plan
 from treering.engine.session.reads import Reads
 from treering.engine.session.resuming import has_ambiguous_ids, indexed_leaf, leaf_at_opening
 from treering.engine.session.view import SessionView
+from treering.index import Entry as Indexed
 from treering.index import SessionIndex
 
 _Answer = TypeVar("_Answer")
@@ -54,6 +56,7 @@ class Session(Reads):
 
     def __init__(self, parts: Parts) -> None:
         self._lock = threading.RLock()
+        self._recovering: int | None = None
         self._begin(parts)
 
     def _begin(self, parts: Parts) -> None:
@@ -380,25 +383,32 @@ class Session(Reads):
         self._check_open()
         with self._lock:
             self._check_open()
-            self._stop_background()
-            self._indexer.close()
-            self._writer.owner.release()
-            self._closed = True
-            parts = self._parts
-            fresh = open_parts(
-                self.path,
-                parts.disk,
-                durability=parts.durability,
-                compression=parts.compression,
-            )
+            self._recovering = threading.get_ident()
             try:
-                self._begin(fresh)
-            except BaseException:
-                fresh.indexer.close()
-                fresh.owner.release()
-                raise
-            assert self.report is not None
-            return self.report
+                return self._reopen()
+            finally:
+                self._recovering = None
+
+    def _reopen(self) -> Report:
+        self._stop_background()
+        self._indexer.close()
+        self._writer.owner.release()
+        self._closed = True
+        parts = self._parts
+        fresh = open_parts(
+            self.path,
+            parts.disk,
+            durability=parts.durability,
+            compression=parts.compression,
+        )
+        try:
+            self._begin(fresh)
+        except BaseException:
+            fresh.indexer.close()
+            fresh.owner.release()
+            raise
+        assert self.report is not None
+        return self.report
 
     def close(self) -> None:
         """End the epoch, bring the index up, release the lock. Idempotent.
@@ -462,7 +472,22 @@ class Session(Reads):
     def ask(self, question: Callable[[SessionIndex], _Answer]) -> _Answer:
         """See :meth:`Reads.ask`."""
         self._check_open()
-        return self._indexer.ask(question, self._synced_size())
+        indexer = self._indexer
+        try:
+            return indexer.ask(question, self._synced_size())
+        except TreeringError:
+            # close() or recover() in another thread took the file or the index away.
+            self._check_open()
+            if indexer is self._indexer:
+                raise
+            return self._indexer.ask(question, self._synced_size())
+
+    def _load(self, rows: Sequence[Indexed]) -> list[Entry]:
+        try:
+            return super()._load(rows)
+        except TreeringError:
+            self._check_open()  # a descriptor that was closed meanwhile says so, not "I/O error"
+            raise
 
     def _synced_size(self) -> int:
         """Size that the index may cover; with ``durability="os"`` a read makes it everything."""
@@ -472,6 +497,9 @@ class Session(Reads):
         return self._writer.synced_size
 
     def _check_open(self) -> None:
+        if self._recovering not in (None, threading.get_ident()):
+            with self._lock:
+                pass  # recover() in another thread is about to give this session new parts
         if self._closed:
             raise Closed("the session is closed", path=self.path)
         self._writer.owner.check()

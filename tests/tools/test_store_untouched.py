@@ -58,9 +58,11 @@ def store(home: Path) -> Path:
 def test_looking_changes_nothing(words: list[str], store: Path) -> None:
     """On every session of a store with every kind of trouble."""
     before = picture(store)
-    names = [None] if words[:2] == ["session", "list"] else [
-        path.stem for path in sorted((store / "sessions").glob("*.jsonl"))
-    ]
+    names = (
+        [None]
+        if words[:2] == ["session", "list"]
+        else [path.stem for path in sorted((store / "sessions").glob("*.jsonl"))]
+    )
     for name in names:
         ran = run(*words, *([] if name is None else [name]), home=store)
         assert ran.code in (0, 1), ran
