@@ -15,7 +15,7 @@ from treering.engine.errors import SourceChanged, Undecodable
 from treering.engine.journal import control
 from treering.engine.journal.format import (
     CODEC_RAW,
-    CODEC_ZSTD,
+    CODEC_ZSTD_DICTIONARY,
     FLAG_QUALIFICATION_SHIFT,
     FLAG_STAGED,
     FRAME_HEADER_BYTES,
@@ -113,7 +113,8 @@ class History:
             and (
                 frame.stored == frame.raw
                 if frame.codec == CODEC_RAW
-                else frame.codec == CODEC_ZSTD and frame.stored < frame.raw <= PAYLOAD_BYTES_MAX
+                else frame.codec <= CODEC_ZSTD_DICTIONARY
+                and frame.stored < frame.raw <= PAYLOAD_BYTES_MAX
             )
         ):
             if self._epoch_frames is not None:

@@ -26,6 +26,8 @@ from treering.engine.journal.disk import Disk, File, FileStat
 
 _REOPEN_TRIES: Final = 16
 _NOTE_BYTES_MAX: Final = 4096
+_NOTE_TRIES: Final = 5
+_NOTE_WAIT_S: Final = 0.002
 
 _NO_JOURNAL_ERRNOS: Final = {
     errno.EISDIR: "it is a directory",
@@ -229,13 +231,12 @@ def read_note(disk: Disk, note_path: str) -> OwnerNote | None:
 
 
 def _owned(disk: Disk, path: str, note_path: str | None) -> Owned:
-    note = read_note(disk, note_path) if note_path is not None else None
+    note = _living_note(disk, note_path) if note_path is not None else None
     if note is None:
         return Owned(
             "another process owns the session", path=path, next_step="close it there first"
         )
-    here = note.host == environment.host_name() and note.boot == environment.boot_id()
-    where = "" if here else f" on {note.host}"
+    where = "" if _is_here(note) else f" on {note.host}"
     return Owned(
         f"process {note.pid}{where} owns the session since {environment.iso_time(note.since)}",
         path=path,
@@ -243,6 +244,20 @@ def _owned(disk: Disk, path: str, note_path: str | None) -> Owned:
         since_ms=note.since,
         next_step="close it there first",
     )
+
+
+def _living_note(disk: Disk, note_path: str) -> OwnerNote | None:
+    """The note, unless its process is dead: the new holder may be about to leave its own."""
+    for _ in range(_NOTE_TRIES):
+        note = read_note(disk, note_path)
+        if note is None or not _is_here(note) or environment.process_exists(note.pid):
+            return note
+        environment.sleep(_NOTE_WAIT_S)
+    return None
+
+
+def _is_here(note: OwnerNote) -> bool:
+    return note.host == environment.host_name() and note.boot == environment.boot_id()
 
 
 def _same_file(disk: Disk, path: str, opened: FileStat) -> bool:

@@ -26,12 +26,13 @@ from treering.engine.journal.format import (
 )
 from treering.engine.journal.opening import Tail
 from treering.engine.journal.ownership import Ownership, close_in_child
-from treering.engine.journal.payload import COMPRESS_BULK_FROM_BYTES
+from treering.engine.journal.payload import COMPRESS_BULK_FROM_BYTES, Dictionary
 from treering.engine.journal.reader import Place
 from treering.engine.journal.writer import FrameBuilder, State, epoch_open_payload
 from treering.engine.limits import WRITE_BYTES_MAX
 
 TEMPORARY_SUFFIX: Final = ".new"
+DICTIONARY_COPY_DISTANCE_BYTES: Final = 1024 * 1024
 _GROUP_BYTES: Final = 1024 * 1024
 _STALE_AFTER_NS: Final = 3600 * 1_000_000_000
 
@@ -64,6 +65,8 @@ class NewJournal:
         self._pieces: list[bytes] = []
         self._pending = 0
         self._last: Frame | None = None
+        self._dictionary: Dictionary | None = None
+        self._copy_due = 0
         self._written = FILE_HEADER_BYTES
         self.temporary = os.path.join(
             folder, f".{session_id}.{self.journal_id.hex()[:8]}{TEMPORARY_SUFFIX}"
@@ -98,6 +101,22 @@ class NewJournal:
             published_length,
         )
 
+    def add_dictionary(self, dictionary: Dictionary) -> None:
+        """Write a dictionary, and use it for what follows.
+
+        Its second copy comes 1 MiB later, or at the end of a shorter journal: one bit lost in the
+        only copy would cost every entry that needs it.
+        """
+        self.add([Record(Kind.DICTIONARY, dictionary.payload)])
+        self._builder.use(dictionary)
+        self._dictionary = dictionary
+        self._copy_due = self._state.offset + DICTIONARY_COPY_DISTANCE_BYTES
+
+    def _add_copy(self) -> None:
+        dictionary, self._dictionary = self._dictionary, None
+        if dictionary is not None:
+            self.add([Record(Kind.DICTIONARY, dictionary.payload)])
+
     def add(self, records: Iterable[Record]) -> None:
         """Append frames to the new journal.
 
@@ -111,6 +130,8 @@ class NewJournal:
             self._pending += sum(map(len, pieces))
             if self._pending >= WRITE_BYTES_MAX:
                 self._flush()
+            if self._dictionary is not None and self._state.offset >= self._copy_due:
+                self._add_copy()
 
     def _flush(self) -> None:
         data = b"".join(self._pieces)
@@ -123,6 +144,7 @@ class NewJournal:
 
     def _seal(self) -> None:
         """Close the epoch and write the published length; everything is durable afterwards."""
+        self._add_copy()
         self._flush()
         try:
             self._file.fdatasync()

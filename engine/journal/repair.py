@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from treering.engine import environment, home
-from treering.engine.errors import Conflict, TreeringError, from_os_error
+from treering.engine.errors import Conflict, Undecodable, from_os_error
 from treering.engine.journal import control
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import Disk
@@ -246,7 +246,7 @@ class _Contents:
         for frame, stored in walk.visible():
             try:
                 payload = self._shared.decoder.decode(frame, stored)
-            except TreeringError:
+            except Undecodable:
                 self._result.undecodable.append(frame.sequence)
                 continue
             self._kept += 1

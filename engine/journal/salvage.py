@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from treering.engine.errors import TreeringError
+from treering.engine.errors import Undecodable
 from treering.engine.journal import control
 from treering.engine.journal.format import (
     FRAME_HEADER_BYTES,
@@ -63,6 +63,7 @@ class Salvage:
     def items(self) -> Iterator[tuple[Frame, bytes] | Lost]:
         """Shown ENTRY, LEAF and REQUEST frames with their decoded payloads, and the gaps."""
         after_gap = False
+        self._note_dictionaries()
         for item in self._frames():
             if isinstance(item, Lost):
                 self.gaps.append(item)
@@ -73,6 +74,15 @@ class Salvage:
             yield from self._take(item, after_gap=after_gap)
             after_gap = False
         yield from self._end_run(after_gap=after_gap)
+
+    def _note_dictionaries(self) -> None:
+        """Find every copy first: entries before the damage may need the one behind it."""
+        for item in self._frames():
+            if isinstance(item, Frame) and item.kind == Kind.DICTIONARY:
+                try:
+                    self._shared.note_dictionary(item, self._shared.payload_of(item))
+                except Undecodable:
+                    continue  # another copy may do
 
     def _frames(self) -> Iterator[Frame | Lost]:
         scan = Scan(self._source, self._salt)
@@ -117,20 +127,14 @@ class Salvage:
         if frame.kind == Kind.BLOB:
             self._shared.note_blob(frame)
             return
-        if frame.kind not in _SHOWN and frame.kind not in (
-            Kind.SESSION,
-            Kind.PROVENANCE,
-            Kind.DICTIONARY,
-        ):
+        if frame.kind not in _SHOWN and frame.kind not in (Kind.SESSION, Kind.PROVENANCE):
             return
         try:
             payload = self._shared.payload_of(frame)
-        except TreeringError:
+        except Undecodable:
             self.undecodable.append(frame.sequence)
             return
-        if frame.kind == Kind.DICTIONARY:
-            self._shared.note_dictionary(frame, payload)
-        elif frame.kind == Kind.SESSION:
+        if frame.kind == Kind.SESSION:
             self.session = self.session or payload
         elif frame.kind == Kind.PROVENANCE:
             self.provenance = self.provenance or payload

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from treering.engine.errors import TreeringError, Undecodable
+from treering.engine.errors import Damaged, Undecodable
 from treering.engine.journal.format import (
     FRAME_HEADER_BYTES,
+    SEQUENCE_MAX,
     Frame,
     Kind,
     misunderstood,
@@ -74,23 +75,19 @@ class SharedFrames:
                 try:
                     payload = self.decoder.decode(frame, body[FRAME_HEADER_BYTES:])
                     self.note_dictionary(frame, payload)
-                except TreeringError:
+                except Undecodable:
                     continue  # one that is lost must not take a good one along
 
-    def _fetch_dictionary(self, number: int, before: int) -> bytes:
-        frame = self._dictionary(number, before)
-        if frame is None:
-            self._scan_to(before)
-            frame = self._dictionary(number, before)
-        if frame is None:
-            raise Undecodable(f"DICTIONARY {number} is not there", path=self._source.path)
-        return self.payload_of(frame)
-
-    def _dictionary(self, number: int, before: int) -> Frame | None:
-        for sequence, frame in self._dictionaries.get(number, {}).items():
-            if sequence < before:
-                return frame
-        return None
+    def _fetch_dictionary(self, number: int) -> bytes:
+        """Any copy serves, also one that comes later: that is what the second copy is for."""
+        if number not in self._dictionaries:
+            self._scan_to(SEQUENCE_MAX)
+        for frame in self._dictionaries.get(number, {}).values():
+            try:
+                return self.payload_of(frame)
+            except (Damaged, Undecodable):
+                continue  # another copy may do
+        raise Undecodable(f"DICTIONARY {number} is not there", path=self._source.path)
 
     def _fetch_blob(self, sequence: int, before: int) -> bytes:
         if sequence < before and sequence not in self._blobs:

@@ -47,7 +47,12 @@ from treering.engine.journal.format import (
 )
 from treering.engine.journal.opening import Tail, rewrite_unproven
 from treering.engine.journal.ownership import Ownership
-from treering.engine.journal.payload import COMPRESS_APPEND_FROM_BYTES, compress
+from treering.engine.journal.payload import (
+    COMPRESS_APPEND_FROM_BYTES,
+    COMPRESS_WITH_DICTIONARY_FROM_BYTES,
+    Dictionary,
+    compress,
+)
 from treering.engine.limits import PAYLOAD_BYTES_MAX, WRITE_BYTES_MAX
 
 Durability = Literal["full", "os"]
@@ -64,6 +69,12 @@ class FrameBuilder:
         self.journal_id = journal_id
         self._salt = salt_of(journal_id)
         self._compress_from = NEVER if compress_from is None else compress_from
+        self._compress = compress
+
+    def use(self, dictionary: Dictionary) -> None:
+        """Compress with this dictionary from now on; it is in the journal."""
+        self._compress = dictionary.compress
+        self._compress_from = COMPRESS_WITH_DICTIONARY_FROM_BYTES
 
     def build(
         self, records: Iterable[Record], state: State, *, extra_flags: int = 0
@@ -84,7 +95,7 @@ class FrameBuilder:
                 )
             codec, stored = CODEC_RAW, payload
             if raw >= compress_from and kind in _COMPRESSIBLE:
-                codec, stored = compress(payload)
+                codec, stored = self._compress(payload)
             previous = revision[:8]
             all_flags = flags | extra_flags
             data, revision = encode_frame(

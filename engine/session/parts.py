@@ -50,7 +50,9 @@ def create_parts(
 ) -> Parts:
     """Publish a new journal that holds only its header: see :meth:`Session.create`."""
     _check_durability(durability)
-    session_id = home.check_session_id(session_id or environment.new_session_id())
+    session_id = home.check_session_id(
+        environment.new_session_id() if session_id is None else session_id
+    )
     header: dict[str, object] = {
         "type": "session",
         "version": HEADER_VERSION,

@@ -483,11 +483,15 @@ class Session(Reads):
             return self._indexer.ask(question, self._synced_size())
 
     def _load(self, rows: Sequence[Indexed]) -> list[Entry]:
+        source = self.source
         try:
             return super()._load(rows)
         except TreeringError:
-            self._check_open()  # a descriptor that was closed meanwhile says so, not "I/O error"
-            raise
+            # close() or recover() in another thread took the file away under this read.
+            self._check_open()
+            if source is self.source:
+                raise
+            return super()._load(rows)
 
     def _synced_size(self) -> int:
         """Size that the index may cover; with ``durability="os"`` a read makes it everything."""

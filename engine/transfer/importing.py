@@ -7,10 +7,11 @@ digest over the source proved that both passes read the same bytes.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,12 +20,20 @@ from treering.engine.errors import StorageError, from_os_error
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import LOCAL_DISK, Disk, make_folders, sync_folders, write_all
 from treering.engine.journal.format import FLAG_RETAINED, Kind
+from treering.engine.journal.payload import Dictionary
 from treering.engine.journal.publish import NewJournal
 from treering.engine.transfer.legacy import Analysis, CopyLimits, analyse, prepare
 from treering.engine.transfer.legacy_json import clean
 from treering.engine.transfer.records import LocalSource
 
 SESSION_VERSION = 3
+
+DICTIONARY_FROM_JSON_BYTES: Final = 512 * 1024
+"""Two copies of a dictionary are 32 KiB: below this they cost more than they save."""
+
+_SAMPLES_MAX: Final = 2_000
+_SAMPLE_BYTES_MAX: Final = 16 * 1024
+_SAMPLES_BYTES_MAX: Final = 2 * 1024 * 1024
 
 
 @dataclass
@@ -127,6 +136,9 @@ def import_session(
         )
         try:
             new.add(_head(source, analysis, session_id, target_cwd))
+            dictionary = _dictionary(source, analysis) if compression else None
+            if dictionary is not None:
+                new.add_dictionary(dictionary)
             new.add(_entries(source, analysis))
             quarantine = _keep_left_out(disk, store, session_id, source, analysis)
             owner, _ = new.publish(path)
@@ -209,6 +221,20 @@ def _ambiguous_ids(analysis: Analysis) -> bool:
 
 def _json(value: object) -> bytes:
     return msgspec.json.encode(value)
+
+
+def _dictionary(source: LocalSource, analysis: Analysis) -> Dictionary | None:
+    """A dictionary trained on the first entries, if the source is large enough to gain by it."""
+    if analysis.json_bytes < DICTIONARY_FROM_JSON_BYTES:
+        return None
+    samples: list[bytes] = []
+    size = 0
+    for entry in itertools.islice(prepare(source, analysis), _SAMPLES_MAX):
+        samples.append(entry.raw[:_SAMPLE_BYTES_MAX])
+        size += len(samples[-1])
+        if size >= _SAMPLES_BYTES_MAX:
+            break
+    return Dictionary.train(samples)
 
 
 def _entries(source: LocalSource, analysis: Analysis) -> Iterator[Record]:

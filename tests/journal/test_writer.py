@@ -603,7 +603,7 @@ def test_change_during_the_sync_is_not_acknowledged(
     build.crash(writer)
 
 
-@pytest.mark.parametrize("name", ["stat", "fstat", "pread"])
+@pytest.mark.parametrize("name", ["stat", "pread"])
 def test_failing_look_before_writing(name: str, store: build.Store, disk: FaultyDisk) -> None:
     """When path, size or last bytes cannot be looked at, nothing is written and the error is typed;
     the writer is not poisoned."""
