@@ -37,8 +37,8 @@ from treering.engine.journal.reader import FileBytes, Scan
 from treering.engine.journal.recovery import Examination, examine
 from treering.engine.journal.salvage import Salvage
 from treering.engine.journal.shared import SharedFrames
+from treering.engine.json_text import BadRecordError, check
 from treering.engine.session.entries import decode_header
-from treering.engine.transfer.legacy_json import BadRecordError, check
 from treering.tools.fsck_index import IndexCheck, check_index
 from treering.tools.output import size_text
 from treering.tools.viewing import hint_of, is_alive, name_of, owner_note

@@ -37,6 +37,7 @@ from treering.engine.journal.reader import FileBytes, Scan, frame_at, search
 from treering.engine.journal.shared import SharedFrames
 from treering.engine.session.admission import admit
 from treering.engine.session.facts import facts_of
+from treering.engine.session.readmission import readmit as append_again
 from treering.engine.session.reads import Reads
 from treering.engine.session.session import Session
 
@@ -95,7 +96,7 @@ def readmit(session: Session) -> Readmission:
     if not records:
         return result
     before = session.leaf_id
-    session.readmit(records)
+    append_again(session, records)
     if before is not None and before != session.leaf_id and not _is_above(session, before):
         session.branch_to(before)
         result.leaf_kept = True
@@ -218,9 +219,9 @@ class _Tail:
             return self.payload_of(own)
         return self._common(Kind.BLOB, sequence)
 
-    def _dictionary(self, number: int, before: int) -> bytes:
+    def _dictionary(self, number: int) -> bytes:
         for frame in self.frames:
-            if frame.kind == Kind.DICTIONARY and frame.sequence < before:
+            if frame.kind == Kind.DICTIONARY:
                 payload = self.payload_of(frame)
                 if dictionary_id(payload) == number:
                     return payload
@@ -272,7 +273,7 @@ def _hindrance(session: Reads, candidate: Candidate, chosen: Container[str]) -> 
     if candidate.why is not None:
         return candidate.why
     try:
-        admitted = admit(candidate.payload)
+        admitted = admit(candidate.payload, verified=True)
     except TreeringError as error:
         return error.what
     if admitted.id is not None and session.has(admitted.id):

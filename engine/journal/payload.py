@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import zstandard
@@ -80,10 +80,10 @@ class Dictionary:
         )
 
     @classmethod
-    def train(cls, samples: list[bytes]) -> Dictionary | None:
+    def train(cls, samples: Sequence[bytes]) -> Dictionary | None:
         """A dictionary of 16 KiB for payloads like these; None when they are too few or too odd."""
         try:
-            trained = zstandard.train_dictionary(DICTIONARY_BYTES, samples)
+            trained = zstandard.train_dictionary(DICTIONARY_BYTES, list(samples))
         except zstandard.ZstdError:
             return None
         payload = trained.as_bytes()

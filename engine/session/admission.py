@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from treering.engine.errors import InvalidEntry, InvalidId, LimitExceeded
+from treering.engine.json_text import BadRecordError, check
 from treering.engine.limits import ENTRY_ID_CHARS_MAX, JSON_DEPTH_MAX, PAYLOAD_BYTES_MAX
 from treering.engine.session.entries import EntryBase
-from treering.engine.transfer.legacy_json import BadRecordError, check
 
 EntryInput = Mapping[str, Any] | EntryBase | bytes
 
@@ -73,15 +73,18 @@ _references = msgspec.json.Decoder(References)
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def admit(entry: EntryInput) -> Admitted:
+def admit(entry: EntryInput, *, verified: bool = False) -> Admitted:
     """Check one entry.
+
+    ``verified`` says that exact bytes come from a verified frame of the same journal: then
+    members that only the engine writes are true.
 
     Raises:
         InvalidEntry: it cannot be stored as it is; says where in the value.
         LimitExceeded: larger than a frame, or nested deeper than 128.
     """
     if isinstance(entry, (bytes, bytearray, memoryview)):
-        return _admit_bytes(bytes(entry))
+        return _admit_bytes(bytes(entry), verified=verified)
     if isinstance(entry, (EntryBase, Mapping)):
         return _admit_members(_plain(entry))
     raise InvalidEntry(f"an entry is a mapping, a typed entry or bytes, not {type(entry).__name__}")
@@ -124,7 +127,7 @@ def _admit_members(values: dict[str, Any]) -> Admitted:
     return Admitted(kind, rest, None, entry_id, parent_given, parent, timestamp, references)
 
 
-def _admit_bytes(raw: bytes) -> Admitted:
+def _admit_bytes(raw: bytes, *, verified: bool) -> Admitted:
     check_payload_size(len(raw))
     if b"\n" in raw:
         raise InvalidEntry("the bytes of an entry must be one line (no LF outside strings)")
@@ -143,8 +146,9 @@ def _admit_bytes(raw: bytes) -> Admitted:
     check_entry_id(found.id)
     parent = found.parentId if isinstance(found.parentId, str) else None
     _check_kind(found.type)
-    members = _members.decode(raw)
-    _check_forged(members, _details(members))
+    if not verified:
+        members = _members.decode(raw)
+        _check_forged(members, _details(members))
     references = _references_in(raw) if found.type in _REFERRING else None
     timestamp = found.timestamp if isinstance(found.timestamp, str) else None
     return Admitted(

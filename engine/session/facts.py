@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from treering.engine.json_text import BadRecordError, check, clean
 from treering.engine.limits import ENTRY_ID_CHARS_MAX
-from treering.engine.transfer.legacy_json import BadRecordError, check, clean
 from treering.index import Usage
 
 _TOKENS_MAX = 2**62

@@ -17,8 +17,8 @@ from treering.engine.journal.opening import Opened, Tail, open_for_writing
 from treering.engine.journal.ownership import Ownership
 from treering.engine.journal.publish import NewJournal
 from treering.engine.journal.writer import Durability
+from treering.engine.json_text import clean
 from treering.engine.session.indexing import Indexer
-from treering.engine.transfer.legacy_json import clean
 
 HEADER_VERSION: Final = 3
 

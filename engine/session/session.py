@@ -18,7 +18,6 @@ from treering.engine import home
 from treering.engine.errors import (
     Ambiguous,
     Closed,
-    Conflict,
     NotFound,
     OutcomeUnknown,
     TreeringError,
@@ -239,37 +238,6 @@ class Session(Reads):
         """
         return Batch(self)
 
-    def readmit(self, records: Iterable[Record]) -> list[str]:
-        """Append frames that were in this journal before, from quarantine, as one batch.
-
-        Bytes and flags (retention, qualification) stay as they were; entries that are present
-        are skipped. Returns the ids that were appended.
-
-        Raises:
-            InvalidEntry: a payload is no entry.
-            Conflict: an id is taken by other content.
-        """
-        admitted = [(admit(record.payload), record.flags) for record in records]
-        self._check_open()
-        with self._lock:
-            self._check_open()
-            fresh = [(entry, flags) for entry, flags in admitted if not self._has_same(entry)]
-            plan = Plan(self, [entry for entry, _ in fresh])
-            plan.records = [
-                Record(record.kind, record.payload, flags)
-                for record, (_, flags) in zip(plan.records, fresh, strict=True)
-            ]
-            self._store_plan(plan, atomic=True)
-            return plan.new_ids
-
-    def _has_same(self, entry: Admitted) -> bool:
-        assert entry.id is not None
-        if not self.exists(entry.id):
-            return False
-        if self.read(entry.id).raw != entry.raw:
-            raise Conflict(f"entry id {entry.id!r} is taken by another entry", path=self.path)
-        return True
-
     def branch_to(self, entry_id: str | None) -> None:
         """Move the current position, durably; None is the position before any entry.
 
@@ -317,10 +285,11 @@ class Session(Reads):
     def store_admitted(self, admitted: list[Admitted], *, atomic: bool) -> list[str]:
         """Plan and write entries that were checked; the caller holds the session."""
         plan = Plan(self, admitted)
-        self._store_plan(plan, atomic=atomic)
+        self.store_plan(plan, atomic=atomic)
         return plan.ids
 
-    def _store_plan(self, plan: Plan, *, atomic: bool) -> None:
+    def store_plan(self, plan: Plan, *, atomic: bool) -> None:
+        """Write what was planned; the caller holds the session."""
         if plan.records:
             try:
                 frames = self._write(plan.records, tuple(plan.new_ids), atomic=atomic)

@@ -22,8 +22,8 @@ from treering.engine.journal.disk import LOCAL_DISK, Disk, make_folders, sync_fo
 from treering.engine.journal.format import FLAG_RETAINED, Kind
 from treering.engine.journal.payload import Dictionary
 from treering.engine.journal.publish import NewJournal
+from treering.engine.json_text import clean
 from treering.engine.transfer.legacy import Analysis, CopyLimits, analyse, prepare
-from treering.engine.transfer.legacy_json import clean
 from treering.engine.transfer.records import LocalSource
 
 SESSION_VERSION = 3

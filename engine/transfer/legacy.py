@@ -18,7 +18,7 @@ import msgspec
 import xxhash
 
 from treering.engine.errors import LimitExceeded, SourceChanged
-from treering.engine.transfer.legacy_json import BadRecordError, check
+from treering.engine.json_text import BadRecordError, check
 from treering.engine.transfer.legacy_model import (
     Analysis,
     BlankRun,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple
 
 from treering.engine.errors import InvalidSource, LimitExceeded, TreeringError, Unsupported
+from treering.engine.json_text import BadRecordError, Fields, check
 from treering.engine.limits import JSON_DEPTH_MAX, KIB
-from treering.engine.transfer.legacy_json import BadRecordError, Fields, check
 from treering.engine.transfer.legacy_salvage import ArrayReader, take_apart
 from treering.engine.transfer.records import (
     BOM,

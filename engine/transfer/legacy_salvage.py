@@ -12,14 +12,14 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from treering.engine.limits import JSON_DEPTH_MAX, MIB, SCAN_CHUNK_BYTES
-from treering.engine.transfer.legacy_json import (
+from treering.engine.json_text import (
     BadRecordError,
     Fields,
     check,
     members,
     object_end,
 )
+from treering.engine.limits import JSON_DEPTH_MAX, MIB, SCAN_CHUNK_BYTES
 from treering.engine.transfer.legacy_tree import KNOWN_KINDS
 from treering.engine.transfer.records import LINE_BYTES_MAX, Source
 

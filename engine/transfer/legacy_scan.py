@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from treering.engine.errors import InvalidSource, LimitExceeded, Unsupported
-from treering.engine.transfer.legacy_json import clean, members, text_of
+from treering.engine.json_text import clean, members, text_of
 from treering.engine.transfer.legacy_model import (
     BLANK_RUNS_MAX,
     BLANK_TEXT_BYTES_MAX,

@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 import xxhash
 
+from treering.engine.json_text import Fields, Message
 from treering.engine.limits import ENTRY_ID_CHARS_MAX
-from treering.engine.transfer.legacy_json import Fields, Message
 
 KNOWN_KINDS: Final = frozenset(
     {

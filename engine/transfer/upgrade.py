@@ -14,7 +14,7 @@ from typing import Final
 
 import xxhash
 
-from treering.engine.transfer.legacy_json import Segment, members, text_of
+from treering.engine.json_text import Segment, members, text_of
 
 NO_ID: Final = -1
 """In a list of ids by record position: a session record, which is outside the tree."""

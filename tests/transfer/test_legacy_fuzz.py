@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from transfer.legacy_helpers import MemorySource, chain, header, jsonl, message, read, rebuilt
 
 from treering.engine.errors import TreeringError
+from treering.engine.json_text import BadRecordError, check, members, object_end
 from treering.engine.transfer.legacy import CopyLimits, analyse, detect, prepare
-from treering.engine.transfer.legacy_json import BadRecordError, check, members, object_end
 from treering.engine.transfer.legacy_read import Blank, LeftOut, Whole, salvaged_items
 
 BOM = b"\xef\xbb\xbf"

@@ -1,4 +1,4 @@
-"""One legacy record: is it whole, strict JSON, and which few facts does the importer need of it?
+"""One record as JSON text: is it whole and strict, and which few facts stand in it?
 
 What msgspec 0.23 does was measured, because "it parses" is not enough here (F69, F126, F128):
 
