@@ -26,10 +26,11 @@ from treering.engine.errors import (
 )
 from treering.engine.home import Store
 from treering.engine.journal.recovery import Report
-from treering.engine.journal.repair import RepairResult, repair
+from treering.engine.journal.repair import RepairResult
 from treering.engine.session.entries import SessionHeader, UnknownEntry
 from treering.engine.session.entry import Entry
 from treering.engine.session.plan import Batch
+from treering.engine.session.repairing import repair
 from treering.engine.session.session import Session
 from treering.engine.session.view import SessionView
 from treering.engine.transfer.exporting import export_jsonl, jsonl_lines

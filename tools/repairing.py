@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-from treering.engine.home import Store, check_writable_place, session_id_of
-from treering.engine.journal.disk import LOCAL_DISK
-from treering.engine.journal.repair import RepairResult, repair
+from treering.engine.home import Store, session_id_of
+from treering.engine.journal.repair import RepairResult
+from treering.engine.session.repairing import repair
 from treering.engine.session.session import Session
 from treering.tools.output import counted, escape, say, say_json, warn
 from treering.tools.readmit import Readmission, plan, readmit
 from treering.tools.reindex import reindex_session
-from treering.tools.viewing import hint_of, looking_at, owning
+from treering.tools.viewing import looking_at, owning
 
 
 def repair_session(
@@ -27,24 +26,13 @@ def repair_session(
     """Repair one journal and say what was kept, what is missing and where the old file is.
 
     Raises:
-        TreeringError: see :func:`treering.engine.journal.repair.repair`; nothing was changed.
+        TreeringError: see :func:`treering.engine.session.repairing.repair`; nothing was changed.
     """
-    path = os.path.realpath(path)
-    check_writable_place(path)
-    store, session_id = Store.of_journal(path), session_id_of(path)
-
-    def hint() -> tuple[bytes | None, list[bytes]]:
-        found = hint_of(store, session_id)
-        return (None, []) if found is None else (found.watermark, [found.journal_id])
-
     result = repair(
-        LOCAL_DISK,
         path,
-        store=store,
         accept_loss=accept_loss,
         keep_unknown=keep_unknown,
         dry_run=dry_run,
-        hint=hint,
         known_ids=() if journal_id is None else (journal_id,),
     )
     if result.done:

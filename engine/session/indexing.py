@@ -26,6 +26,7 @@ from treering.engine.limits import (
 )
 from treering.engine.session.filling import fill
 from treering.index import IndexBusy, IndexFault, Position, SessionIndex, files
+from treering.index.peek import peek
 
 _Answer = TypeVar("_Answer")
 
@@ -92,12 +93,23 @@ class Indexer:
                     index.watermark(),
                 )
             except IndexFault as fault:
+                hint = self._watermark_of_bad_file()
                 self._set_aside(fault)
-                return None
+                return hint
             except IndexBusy as busy:
                 self.faults.append(str(busy))
                 self._close_files()
                 return None
+
+    def _watermark_of_bad_file(self) -> Hint | None:
+        """An index that cannot be used may still know what was acknowledged."""
+        try:
+            state = None if self._path is None else peek(self._path)
+        except (IndexFault, IndexBusy):
+            return None
+        if state is None:
+            return None
+        return Hint(state[0].journal_id, 0, 0, b"", state[2])  # the watermark verifies itself
 
     def attach(
         self,

@@ -122,13 +122,22 @@ class Reads:
     def iter_entries(self, *, after: int = 0) -> Iterator[Entry]:
         """All entries in journal order; damage raises, it never just ends the iteration.
 
-        Memory holds a page of index rows and about 8 MiB of entries (or one, if it is larger).
+        What is appended after the start is not part of it. Memory holds a page of index rows and
+        about 8 MiB of entries (or one, if it is larger).
         """
         after = _whole(after)
-        while page := self.ask(lambda index: index.entries(after=after, limit=PAGE_ENTRIES * 4)):  # noqa: B023
-            for piece in _pieces(page):
+        position = self.ask(lambda index: index.position())
+        last = 0 if position is None else position.sequence
+        while after < last:
+            page = self._rows_after(after)
+            if not page:
+                return
+            for piece in _pieces([row for row in page if row.sequence <= last]):
                 yield from self._load(piece)
             after = page[-1].sequence
+
+    def _rows_after(self, after: int) -> list[Indexed]:
+        return self.ask(lambda index: index.entries(after=after, limit=PAGE_ENTRIES * 4))
 
     def branch(
         self, leaf_id: str | None = None, *, start: int = 0, limit: int | None = None
@@ -347,7 +356,8 @@ def _pieces(rows: Sequence[Indexed]) -> Iterator[Sequence[Indexed]]:
             yield rows[start:at]
             start, size = at, 0
         size += row.raw
-    yield rows[start:]
+    if start < len(rows):
+        yield rows[start:]
 
 
 def _whole(value: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from treering.engine.errors import Damaged, Undecodable
 from treering.engine.journal import control
 from treering.engine.journal.format import FRAME_HEADER_BYTES, Frame, Kind
 from treering.engine.journal.reader import frame_at
@@ -51,7 +52,10 @@ def _leaf_of(session: Reads, frame: Frame) -> object:
     found = frame_at(session.source, session.salt, frame.offset)
     if found is None:
         return _NOT_A_LEAF
-    payload = session.shared.decoder.decode(frame, found[1][FRAME_HEADER_BYTES:])
+    try:
+        payload = session.shared.decoder.decode(frame, found[1][FRAME_HEADER_BYTES:])
+    except (Undecodable, Damaged):
+        return _NOT_A_LEAF  # as in the index: what cannot be read is no position
     if frame.kind == Kind.LEAF:
         moved = control.decode_leaf(payload)
         return _NOT_A_LEAF if moved is None else moved.leaf

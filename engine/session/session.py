@@ -20,6 +20,7 @@ from treering.engine.errors import (
     Closed,
     NotFound,
     OutcomeUnknown,
+    StorageError,
     TreeringError,
 )
 from treering.engine.journal import control
@@ -84,7 +85,11 @@ class Session(Reads):
         )
         self._housekeeper = Housekeeper(self._index_in_background, writer.sync)
         if parts.opened is not None:
-            self._take_up(parts.opened)
+            try:
+                self._take_up(parts.opened)
+            except OutcomeUnknown as error:
+                # Nobody has appended: it is the old frames that could not be made sure of.
+                raise StorageError(str(writer.poisoned), path=self.path) from error
 
     # Making and opening
 

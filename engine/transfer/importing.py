@@ -180,7 +180,7 @@ def _head(source: LocalSource, analysis: Analysis, session_id: str, cwd: str) ->
         "id": session_id,
         "timestamp": environment.iso_time(environment.now_ms()),
         "cwd": clean(cwd),
-        "parentSession": clean(os.fsdecode(source.path)),
+        "parentSession": clean(os.path.abspath(os.fsdecode(source.path))),
     }
     if analysis.header is not None and analysis.header.rlm_depth is not None:
         header["rlmDepth"] = analysis.header.rlm_depth

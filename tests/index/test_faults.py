@@ -90,7 +90,7 @@ def test_a_bad_file_is_a_fault(good: Path, kind: str, readonly: bool) -> None:
     try:
         peek(str(good))
     except IndexFault as fault:
-        assert fault.path == str(good)  # noqa: PT017 (some bad files still remember)
+        assert fault.path == str(good)
     assert (files.set_aside(str(good)) is None) == (kind == "missing")
 
 

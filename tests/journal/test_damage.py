@@ -1,4 +1,3 @@
-# ruff: noqa: N802 (a test of a fault row is named after it: test_F07_...)
 """Damaged, torn and foreign bytes: each gets the case that the table says, and nothing is widened.
 
 ``support.oracle`` is a second, independent reading of the case table; every damaged file here is

@@ -1,4 +1,3 @@
-# ruff: noqa: N802 (a test of a fault row is named after it: test_F07_...)
 """The bytes of format version 1: every field, every refusal, and files that never change."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: N802 (a test of a fault row is named after it: test_F07_...)
 """Names and places: no id leaves the store, nothing is written where it must not be."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: N802 (a test of a fault row is named after it: test_F07_...)
 """Opening for writing when reads fail, space is short, the index lies, or the file moves."""
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ def test_F96_short_read_at_every_read(left: int, data: bytes, store: build.Store
         def short(path: str, found: bytes, offset: int) -> bytes:
             nonlocal seen
             seen += 1
-            return found[:left] if seen == at else found  # noqa: B023
+            return found[:left] if seen == at else found
 
         disk.on_pread = short
         try:

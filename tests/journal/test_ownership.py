@@ -1,4 +1,3 @@
-# ruff: noqa: N802 (a test of a fault row is named after it: test_F07_...)
 """Who may write: one owner, whatever name leads to the file, for exactly as long as it lives."""
 
 from __future__ import annotations

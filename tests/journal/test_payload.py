@@ -1,4 +1,3 @@
-# ruff: noqa: N802 (a test of a fault row is named after it: test_F07_...)
 """From stored bytes to payload: exactly what the frame states, or a typed error; never more."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: N802 (a test of a fault row is named after it: test_F07_...)
 """A new journal is there whole under its name, or nothing is."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: N802 (a test of a fault row is named after it: test_F07_...)
 """Appending: what is acknowledged, in which order things happen, and what every failure leaves."""
 
 from __future__ import annotations
@@ -988,8 +987,8 @@ def test_interrupt_at_every_operation(when: str, tmp_path: Path) -> None:
         seen = []
 
         def stop(op: Op) -> None:
-            seen.append(op)  # noqa: B023
-            if len(seen) == at:  # noqa: B023
+            seen.append(op)
+            if len(seen) == at:
                 raise KeyboardInterrupt
 
         setattr(disk, when, stop)

@@ -7,8 +7,6 @@ import random
 from pathlib import Path
 
 from treering.engine import Session, SessionView, import_session, jsonl_lines, repair
-from treering.engine.home import Store
-from treering.engine.journal.disk import LOCAL_DISK
 from treering.engine.journal.format import Kind
 from treering.engine.journal.reader import Scan
 
@@ -62,7 +60,7 @@ def test_one_lost_copy_costs_no_entry(tmp_path: Path) -> None:
         data = bytearray(Path(done.path).read_bytes())
         data[copy.offset + 100] ^= 1
         Path(done.path).write_bytes(data)
-        result = repair(LOCAL_DISK, done.path, store=Store.of_journal(done.path))
+        result = repair(done.path)
         assert result.done
         assert result.kept == 1500
         assert result.undecodable == []

@@ -1,4 +1,3 @@
-# ruff: noqa: N802  (tests carry the numbers of the fault cases, F01..F132)
 """Oddities of a source are kept, counted on its own ids, and reported."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: N802  (tests carry the numbers of the fault cases, F01..F132)
 """Salvage: everything that is whole is taken, everything else is named."""
 
 from __future__ import annotations

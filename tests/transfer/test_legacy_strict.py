@@ -1,4 +1,3 @@
-# ruff: noqa: N802  (tests carry the numbers of the fault cases, F01..F132)
 """Strict reading: what is refused, in which words, and what is kept as it is."""
 
 from __future__ import annotations

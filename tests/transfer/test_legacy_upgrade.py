@@ -1,4 +1,3 @@
-# ruff: noqa: N802  (tests carry the numbers of the fault cases, F01..F132)
 """Upgrades from versions 1 and 2."""
 
 from __future__ import annotations
