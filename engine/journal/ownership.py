@@ -72,6 +72,7 @@ class Ownership:
         self.file = file
         self.identity = identity
         self._note_path = note_path
+        self._noted = False
         self._pid = os.getpid()
         self._open = True
         close_in_child(file)
@@ -100,7 +101,7 @@ class Ownership:
                 raise
             if same:
                 owner = cls(disk, path, file, opened.identity, note_path)
-                owner._leave_note()
+                owner.leave_note()
                 return owner
             file.close()
         raise SourceChanged("the file is being replaced again and again", path=path)
@@ -116,7 +117,7 @@ class Ownership:
     ) -> Ownership:
         """Own a file that this process has just created and locked."""
         owner = cls(disk, path, file, identity, note_path)
-        owner._leave_note()
+        owner.leave_note()
         return owner
 
     @property
@@ -161,15 +162,16 @@ class Ownership:
         if not self._open:
             return
         self._open = False
-        if self._pid == os.getpid() and self._note_path is not None:
+        if self._pid == os.getpid() and self._note_path is not None and self._noted:
             try:
                 self.disk.unlink(self._note_path)
             except OSError:
                 pass  # the note is advisory; the next owner replaces it
         self.file.close()
 
-    def _leave_note(self) -> None:
-        if self._note_path is None:
+    def leave_note(self) -> None:
+        """Say beside the index who owns the session; without effect when that is not possible."""
+        if self._note_path is None or self._noted:
             return
         note = OwnerNote(
             pid=os.getpid(),
@@ -188,8 +190,9 @@ class Ownership:
                 file.pwrite(msgspec.json.encode(note), 0)
             finally:
                 file.close()
+            self._noted = True
         except OSError:
-            self._note_path = None  # advisory: a full or read-only index folder stops nothing
+            pass  # advisory: a missing, full or read-only index folder stops nothing
 
 
 def open_regular(disk: Disk, path: str, *, write: bool) -> File:

@@ -69,10 +69,11 @@ def create_parts(
     )
     try:
         new.add([Record(Kind.SESSION, msgspec.json.encode(header))])
-        owner, tail = new.publish(path, _note_path(disk, store, session_id))
+        owner, tail = new.publish(path, store.owner_note(session_id))
     except BaseException:
         new.abandon()
         raise
+    _leave_note(disk, store, owner)
     indexer = Indexer(store.index, session_id)
     return Parts(disk, store, owner, tail, indexer, durability, compression, None)
 
@@ -90,12 +91,13 @@ def open_parts(path: str, disk: Disk, *, durability: Durability, compression: bo
             path,
             top=store.top,
             quarantine_folder=store.quarantine_folder(session_id),
-            note_path=_note_path(disk, store, session_id),
+            note_path=store.owner_note(session_id),
             hint=indexer.hint,
         )
     except BaseException:
         indexer.close()
         raise
+    _leave_note(disk, store, opened.owner)
     return Parts(disk, store, opened.owner, opened.tail, indexer, durability, compression, opened)
 
 
@@ -104,17 +106,15 @@ def _check_durability(durability: str) -> None:
         raise Invalid(f"durability is 'full' or 'os', not {durability!r}")
 
 
-def _note_path(disk: Disk, store: home.Store, session_id: str) -> str | None:
-    """Where the owner's note goes; None when its folder cannot be made (it is advisory)."""
-    try:
-        _folder_for_notes(disk, store)
-    except OSError:
-        return None
-    return store.owner_note(session_id)
-
-
-def _folder_for_notes(disk: Disk, store: home.Store) -> None:
+def _leave_note(disk: Disk, store: home.Store, owner: Ownership) -> None:
+    """Say who owns the session, in a folder that is made only beside a real journal."""
     try:
         disk.stat(store.index)
     except FileNotFoundError:
-        make_folders(disk, store.index, store.top)
+        try:
+            make_folders(disk, store.index, store.top)
+        except OSError:
+            return  # the note is advisory
+    except OSError:
+        return
+    owner.leave_note()
