@@ -191,7 +191,7 @@ def test_F109_kills_at_random_moments_lose_nothing_acknowledged(
     byte, in order; batches are whole or absent; the next append is whole; the index equals a
     rebuild, with and without its folder deleted in between."""
     ledger = rounds(
-        killer, new(tmp_path), seed=1, count=140, hows=["one", "many", "batch", "batch"]
+        killer, new(tmp_path), seed=1, count=200, hows=["one", "many", "batch", "batch"]
     )
     assert len(ledger.raws) > 300
 

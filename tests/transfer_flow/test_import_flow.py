@@ -1,6 +1,3 @@
-
-
-
 """Import and export through the store: whole or nothing, byte for byte, every entry marked."""
 
 from __future__ import annotations
@@ -454,7 +451,7 @@ def test_F62_an_import_killed_at_any_moment_shows_nothing_or_all(tmp_path: Path)
     path = source(tmp_path, HEADER, *lines)
     home = str(tmp_path / "home")
     whole = 0
-    for _ in range(10):
+    for _ in range(6):
         process = subprocess.Popen(
             [sys.executable, "-c", IMPORTER, path, home], stdout=subprocess.PIPE, text=True
         )
