@@ -7,7 +7,7 @@ Accepted: a mapping, a typed entry, or the exact bytes of one JSON object. What 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -237,12 +237,23 @@ def _encode_checked(value: object) -> bytes:
         where = _find(value, _is_not_finite)
         if where is not None:
             raise InvalidEntry(f"NaN or Infinity at {where}; JSON has no such number")
-    if encoded.count(b"[") + encoded.count(b"{") > JSON_DEPTH_MAX - 1:
-        try:
-            check(encoded if encoded[:1] == b"{" else b'{"":%s}' % encoded)
-        except BadRecordError as error:
-            raise _too_deep(error.depth) from None
+    # Brackets also stand in text: only when there are enough for it, the nesting is measured.
+    if encoded.count(b"[") + encoded.count(b"{") >= JSON_DEPTH_MAX:
+        _check_depth(value)
     return encoded
+
+
+def _check_depth(value: object) -> None:
+    """Measure the nesting of plain containers without recursion: same verdict on every stack."""
+    stack: list[tuple[object, int]] = [(value, 1)]
+    while stack:
+        item, depth = stack.pop()
+        if depth > JSON_DEPTH_MAX:
+            raise _too_deep(depth)
+        members = item.values() if isinstance(item, dict) else item
+        if isinstance(members, str) or not isinstance(members, Iterable):
+            continue
+        stack += [(each, depth + 1) for each in members if isinstance(each, (dict, list))]
 
 
 def _too_deep(depth: int | None) -> LimitExceeded:
