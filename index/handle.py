@@ -32,7 +32,7 @@ def guarded(
         self.require_usable()
         try:
             return method(self, *args, **kwargs)
-        except (apsw.Error, UnicodeDecodeError) as error:
+        except (apsw.Error, UnicodeError) as error:
             raise translate(self.file, error) from error
 
     return call
@@ -139,7 +139,7 @@ def open_file(
             db = _old_file(path, readonly, busy_timeout_ms, cache_kib)
     except BaseException as error:
         unregister(path)
-        if isinstance(error, (apsw.Error, UnicodeDecodeError, OSError)):
+        if isinstance(error, (apsw.Error, UnicodeError, OSError)):
             raise translate(path, error) from error
         raise
     return db, path
@@ -154,7 +154,7 @@ def open_build(path: str, *, busy_timeout_ms: int, cache_kib: int) -> tuple[apsw
         db = _new_file(path, busy_timeout_ms, cache_kib, building=True)
     except BaseException as error:
         unregister(path)
-        if isinstance(error, (apsw.Error, OSError)):
+        if isinstance(error, (apsw.Error, UnicodeError, OSError)):
             raise translate(path, error) from error
         raise
     return db, path

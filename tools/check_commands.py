@@ -43,6 +43,8 @@ def fsck(
 
     store = store_at(home)
     paths = _chosen(store, sel, everything=everything or not sel)
+    if not paths:
+        _say_empty(store)
     work = partial(check_session, with_index=with_index)
     results = run_all(work, paths, jobs=jobs)
     checked: list[Checked] = []
@@ -60,6 +62,18 @@ def fsck(
     if any(not result.ok for result in checked):
         only_refused = all(result.ok or result.could_not_run for result in checked)
         context.exit(3 if only_refused else 1)
+
+
+def _say_empty(store: Store) -> None:
+    """A mistyped folder must not look like a clean one."""
+    import os
+
+    from treering.engine.errors import NotFound
+    from treering.tools.output import warn
+
+    if not os.path.isdir(store.sessions):
+        raise NotFound("no such sessions folder", path=store.sessions)
+    warn(f"no sessions in {store.sessions}")
 
 
 def _chosen(store: Store, selectors: tuple[str, ...], *, everything: bool) -> list[str]:

@@ -53,7 +53,7 @@ def check_index(store: Store, session_id: str, found: Examination, *, in_use: bo
             return _compare(index, found)
     except (IndexFault, IndexBusy) as error:
         return IndexCheck("unusable", [str(error)])
-    except (TreeringError, OSError, apsw.Error, UnicodeDecodeError) as error:
+    except (TreeringError, OSError, apsw.Error, UnicodeError) as error:
         return IndexCheck("unusable", [f"{type(error).__name__}: {error}"])
 
 

@@ -168,7 +168,9 @@ def tree(sel: str, mode: Any, search: str, home: str | None, as_json: bool) -> N
         for line in lines:
             say_line(line)
         hidden = len(nodes) - len(lines)
-        if not lines:
+        if not nodes:
+            warn("no entries yet")
+        elif not lines:
             warn(f"the filter {mode} shows none of {len(nodes)} entries; --filter all shows more")
         elif hidden and mode != "all":
             warn(f"{hidden} of {len(nodes)} entries are hidden by the filter {mode}")

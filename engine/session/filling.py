@@ -143,13 +143,11 @@ def peek_hint(folder: str, session_id: str) -> Hint | None:
     For fsck and read-only views: it may be older than what the owner's index holds (only the main
     file is looked at), never newer. None when there is nothing usable.
     """
-    path = files.current(folder, session_id)
-    if path is None:
-        return None
     try:
-        state = peek(path)
+        path = files.current(folder, session_id)
+        state = None if path is None else peek(path)
     except (IndexFault, IndexBusy):
-        return None
+        return None  # whatever state the index is in, it stops no look at a journal
     if state is None:
         return None
     identity, position, watermark = state
