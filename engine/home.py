@@ -96,6 +96,8 @@ def check_session_id(session_id: str) -> str:
         InvalidId: empty, too long, not ``[A-Za-z0-9._-]``, not starting and ending with a letter
             or digit, or a device name.
     """
+    if not isinstance(session_id, str):
+        raise InvalidId(f"a session id is a string, not {type(session_id).__name__}")
     if len(session_id) > SESSION_ID_CHARS_MAX:
         raise InvalidId(
             f"session id of {len(session_id)} characters (at most {SESSION_ID_CHARS_MAX})"
@@ -108,6 +110,22 @@ def check_session_id(session_id: str) -> str:
     return session_id
 
 
+def check_path(path: str | os.PathLike[str]) -> str:
+    """The path as text, when a system could take it.
+
+    Raises:
+        Invalid: it holds a NUL, or characters that stand for no bytes.
+    """
+    text = os.fsdecode(path)
+    try:
+        possible = b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        possible = False
+    if not possible:
+        raise Invalid(f"{text!r} cannot be a path")
+    return text
+
+
 def journal_file(path: str | os.PathLike[str]) -> str:
     """The absolute path of a journal; a link to the file itself is followed.
 
@@ -117,9 +135,7 @@ def journal_file(path: str | os.PathLike[str]) -> str:
     Raises:
         Invalid: no system takes such a path.
     """
-    text = os.fsdecode(path)
-    if "\0" in text:
-        raise Invalid("a path holds no NUL")
+    text = check_path(path)
     absolute = os.path.abspath(text)
     return os.path.realpath(absolute) if os.path.islink(absolute) else absolute
 
@@ -176,8 +192,7 @@ def file_system_of(path: str) -> str:
 
 
 def _absolute(path: str, what: str) -> str:
-    if "\0" in path:
-        raise Invalid("a path holds no NUL")
+    path = check_path(path)
     expanded = os.path.expanduser(path)
     if not os.path.isabs(expanded):
         raise Invalid(f"{what} must be an absolute path, not {path!r}")

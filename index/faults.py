@@ -12,15 +12,23 @@ class IndexFault(Exception):
 
     ``full`` is True when the only thing wrong is a full disk or quota: the rows that are there
     are good, but nothing can be added. ``missing`` is True when there is no file at all.
+    ``library`` is True when no file is to blame, but the SQLite that would read it.
     """
 
     def __init__(
-        self, path: str, reason: str, *, full: bool = False, missing: bool = False
+        self,
+        path: str,
+        reason: str,
+        *,
+        full: bool = False,
+        missing: bool = False,
+        library: bool = False,
     ) -> None:
         self.path = path
         self.reason = reason
         self.full = full
         self.missing = missing
+        self.library = library
         super().__init__(f"index {path}: {reason}")
 
 

@@ -201,13 +201,15 @@ def _new_file(
             db.execute("BEGIN IMMEDIATE")
     except BaseException:
         db.close()
+        for suffix in ("", "-wal", "-shm", "-journal"):  # half made by us a moment ago: nobody's
+            with contextlib.suppress(OSError):
+                os.unlink(path + suffix)
         raise
     return db
 
 
 def open_memory() -> apsw.Connection:
-    """A complete, empty index in memory."""
-    schema.require_sqlite(apsw.sqlite_lib_version())
+    """A complete, empty index in memory (of any SQLite: the floor is about files)."""
     db = apsw.Connection(":memory:")
     schema.configure(db, busy_timeout_ms=0, cache_kib=1024)
     schema.create_schema(db, complete=True, file_inode=None)

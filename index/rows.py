@@ -151,7 +151,7 @@ DERIVED: Final = 0x80
 
 def usable_id(text: str) -> bool:
     """Whether a string can be an id here: 1..512 characters, valid UTF-8, no NUL."""
-    if not 0 < len(text) <= ID_CHARS_MAX or "\0" in text:
+    if not isinstance(text, str) or not 0 < len(text) <= ID_CHARS_MAX or "\0" in text:
         return False
     return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
 

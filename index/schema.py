@@ -101,6 +101,7 @@ def require_sqlite(version: str) -> None:
             "(no file)",
             f"SQLite {version} is too old, {floor} or newer is needed (older ones can malform "
             f"a database that several processes use): upgrade apsw",
+            library=True,
         )
 
 
@@ -164,6 +165,7 @@ def connect(path: str, *, readonly: bool) -> apsw.Connection:
 
 def connect_unlocked(path: str) -> apsw.Connection:
     """Open only the main file of a database, without locks, -wal and -shm; nothing is written."""
+    path = resolved(path)
     for char, code in (("%", "%25"), ("?", "%3f"), ("#", "%23")):
         path = path.replace(char, code)
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOFOLLOW

@@ -15,7 +15,8 @@ import msgspec
 from treering.engine import Session
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.format import Kind
-from treering.engine.journal.writer import Durability, JournalWriter
+from treering.engine.journal.framing import Durability
+from treering.engine.journal.writer import JournalWriter
 from treering.tools.bench_data import Bench, Generator, Shape
 from treering.tools.bench_measure import (
     Figure,

@@ -71,8 +71,8 @@ def _say_empty(store: Store) -> None:
     from treering.engine.errors import NotFound
     from treering.tools.output import warn
 
-    if not os.path.isdir(store.sessions):
-        raise NotFound("no such sessions folder", path=store.sessions)
+    if not os.path.isdir(store.top):
+        raise NotFound("no such store", path=store.top)
     warn(f"no sessions in {store.sessions}")
 
 
@@ -108,7 +108,8 @@ def _say_checked(result: Checked) -> None:
                 place += f", {finding.length} bytes"
         then = "" if finding.next is None else f"; next: {finding.next}"
         say(escape(f"{result.session}: {finding.kind}{place}: {finding.what}{then}"))
-    say(escape(result.summary()))
+    if not result.is_leftover:
+        say(escape(result.summary()))
 
 
 def _journal_id(

@@ -25,6 +25,7 @@ EXIT_READER_GONE: Final = 141
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
+    _open_standard_streams()
     _never_fail_to_print()
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
@@ -103,6 +104,21 @@ def _fail(error: BaseException) -> int:
 def _complain(message: str) -> None:
     with contextlib.suppress(OSError):  # nobody listens; the exit code still tells
         click.echo(f"treering: error: {escape(message)}", err=True)
+
+
+def _open_standard_streams() -> None:
+    """Give closed standard descriptors something harmless.
+
+    Otherwise the next file that is opened, a journal perhaps, becomes number 1 or 2, and whatever
+    a library prints goes into it.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (for the whole run)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def _never_fail_to_print() -> None:

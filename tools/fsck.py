@@ -102,6 +102,11 @@ class Checked:
     """The system refused; nothing is known about the session."""
 
     @property
+    def is_leftover(self) -> bool:
+        """Whether this is about a temporary file alone: there is no session to sum up."""
+        return self.path.endswith(TEMPORARY_SUFFIX)
+
+    @property
     def ok(self) -> bool:
         """Whether nothing needs action."""
         return not any(finding.needs_action for finding in self.findings)

@@ -45,9 +45,12 @@ def _home(keep: str | None) -> Iterator[str]:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return
+    from treering.engine.home import check_writable_place
+
     if not keep or "\0" in keep:
         raise click.UsageError("--keep needs the name of a new folder")
     folder = os.path.abspath(os.path.expanduser(keep))
+    check_writable_place(folder)
     os.makedirs(os.path.dirname(folder), exist_ok=True)
     try:
         os.mkdir(folder, 0o700)

@@ -76,11 +76,12 @@ def _existing(store: Store, selector: str) -> str:
     path = os.path.abspath(os.path.expanduser(selector))
     try:
         os.lstat(path)
-        return path
     except (FileNotFoundError, NotADirectoryError):
         pass  # perhaps a name of the store, see below
     except OSError as error:
         raise from_os_error(error, "look at the session", path) from error
+    else:
+        return path
     if os.sep not in selector and selector.removesuffix(JOURNAL_SUFFIX) in session_names(store):
         return os.path.join(store.sessions, selector)
     raise NotFound(

@@ -10,6 +10,7 @@ from treering.engine.journal import control
 from treering.engine.journal.format import (
     FLAG_QUALIFICATION_SHIFT,
     KNOWN_KINDS,
+    OPTIONAL_KIND_BIT,
     QUALIFICATIONS,
     STAGEABLE_KINDS,
     Kind,
@@ -47,7 +48,9 @@ def check_records(records: Iterable[Record], *, batch: bool) -> None:
 
 def _unfit(kind: int, payload: bytes, *, batch: bool) -> str | None:
     if kind not in KNOWN_KINDS:
-        return None if not batch else f"kind {kind} cannot be part of a batch"
+        if batch or not (kind & OPTIONAL_KIND_BIT and kind < 256):
+            return f"kind {kind} would not be understood"
+        return None
     name = Kind(kind).name
     if kind not in _APPENDABLE:
         return f"{name} is written by the writer itself"

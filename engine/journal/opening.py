@@ -226,24 +226,38 @@ def _copy_out(disk: Disk, file: File, start: int, end: int, folder: str, top: st
     attempt = 0
     while True:
         target = os.path.join(folder, f"{name}.tail" if attempt == 0 else f"{name}.{attempt}.tail")
+        made = True
         try:
             copy = disk.create(target)
         except FileExistsError:
-            if _is_copy(disk, target, end - start, state.hexdigest()):
-                break
-            attempt += 1
-            continue
+            if not _is_copy(disk, target, end - start, state.hexdigest()):
+                attempt += 1
+                continue
+            # Its sync may have failed then: what the page cache shows is written once more.
+            copy, made = disk.open(target, write=True), False
         try:
             at = 0
             for data in _chunks(file, start, end):
                 write_all(copy, data, at)
                 at += len(data)
             copy.fsync()
+        except OSError:
+            if made:
+                _forget_partial(disk, target)
+            raise
         finally:
             copy.close()
         break
     sync_folders(disk, folder, top)
     return target
+
+
+def _forget_partial(disk: Disk, target: str) -> None:
+    """A copy that could not be finished is of no use; the journal still has its bytes."""
+    try:
+        disk.unlink(target)
+    except OSError:
+        pass  # the error that led here is the one to report
 
 
 def _is_copy(disk: Disk, target: str, size: int, digest: str) -> bool:
@@ -254,7 +268,6 @@ def _is_copy(disk: Disk, target: str, size: int, digest: str) -> bool:
         state = xxhash.xxh3_64()
         for data in _chunks(copy, 0, size):
             state.update(data)
-        copy.fsync()
         return bool(state.hexdigest() == digest)
     finally:
         copy.close()

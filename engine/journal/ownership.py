@@ -48,6 +48,7 @@ class OwnerNote(msgspec.Struct, frozen=True):
     since: int
 
 
+_PID_MAX: Final = 2**31 - 1
 _SINCE_MAX_MS: Final = 253_402_300_799_999
 """The end of year 9999, the last moment that can be written as a date."""
 
@@ -226,7 +227,8 @@ def read_note(disk: Disk, note_path: str) -> OwnerNote | None:
         file = disk.open(note_path)
         try:
             note = msgspec.json.decode(file.pread(_NOTE_BYTES_MAX, 0), type=OwnerNote)
-            return note if 0 <= note.since <= _SINCE_MAX_MS else None
+            plausible = 0 < note.pid <= _PID_MAX and 0 <= note.since <= _SINCE_MAX_MS
+            return note if plausible else None
         finally:
             file.close()
     except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):

@@ -7,6 +7,7 @@ store's top. A crash before the name leaves a temporary file that the next creat
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -24,11 +25,11 @@ from treering.engine.journal.format import (
     Kind,
     encode_file_header,
 )
+from treering.engine.journal.framing import FrameBuilder, State, epoch_open_payload
 from treering.engine.journal.opening import Tail
 from treering.engine.journal.ownership import Ownership, close_in_child
 from treering.engine.journal.payload import COMPRESS_BULK_FROM_BYTES, Dictionary
 from treering.engine.journal.reader import Place
-from treering.engine.journal.writer import FrameBuilder, State, epoch_open_payload
 from treering.engine.limits import WRITE_BYTES_MAX
 
 TEMPORARY_SUFFIX: Final = ".new"
@@ -176,21 +177,29 @@ class NewJournal:
         self._name_durably(path)
         return self._handed_over(path, note_path)
 
-    def replace(self, path: str, aside: str) -> tuple[Ownership, Tail]:
-        """Take the place of ``path``, whose file keeps living as ``aside``.
+    def replace(self, path: str, aside: str) -> tuple[Ownership, Tail, str]:
+        """Take the place of ``path``, whose file keeps living under the name that is returned.
 
         The caller owns the old journal and keeps owning it until this returns.
         """
         self._seal()
         try:
             make_folders(self._disk, os.path.dirname(aside), self._top)
-            self._disk.link(path, aside)
+            try:
+                self._disk.link(path, aside)
+            except OSError as error:
+                if error.errno not in (errno.EXDEV, errno.EPERM):
+                    raise
+                # The sessions folder is a device of its own: the old journal stays on it.
+                aside = os.path.join(self._folder, f".{os.path.basename(aside)}")
+                self._disk.link(path, aside)
             sync_folders(self._disk, os.path.dirname(aside), self._top)
             self._disk.rename(self.temporary, path)
             sync_folders(self._disk, self._folder, self._top)
         except OSError as error:
             raise from_os_error(error, "put the new journal in its place", path) from error
-        return self._handed_over(path, None)
+        owner, tail = self._handed_over(path, None)
+        return owner, tail, aside
 
     def _name_durably(self, path: str) -> None:
         try:

@@ -96,6 +96,8 @@ class Report:
     def next_step(self) -> str | None:
         """The next command, for the cases that need one."""
         session = self.path.rpartition("/")[2].removesuffix(".jsonl")
+        if self.case == "F" and self.journal_id is None:
+            return "restore a copy: nothing in the file can be read"
         if self.case in ("B", "C", "F"):
             return f"treering repair {session}"
         if self.case == "D":
@@ -118,6 +120,8 @@ class Examination:
         self.stop: Stop | None = None
         self.beyond: list[Frame] = []
         self.beyond_count = 0
+        self.proven_by_beyond = 0
+        """Every sequence below is proven durable by a frame behind the damage."""
         self.watermark: Watermark | None = None
         self.watermark_broken = False
         self.from_header = True
@@ -286,7 +290,7 @@ def _judge(found: Examination) -> None:
         found.reason = (
             reason or f"the file ends below its published length {found.published_length}"
         )
-    elif any(frame.proves_below > sequence for frame in found.beyond):
+    elif found.proven_by_beyond > sequence:
         found.case = "C"
     elif found.watermark_broken:
         found.case = "D"
@@ -298,7 +302,8 @@ def _search_beyond(found: Examination, salt: int, start: int, sequence_min: int)
     for frame in search(found.source, salt, start, sequence_min):
         found.beyond_count += 1
         found.epoch_max = max(found.epoch_max, frame.epoch)
-        if len(found.beyond) < BEYOND_KEPT or frame.proves_below > sequence_min:
+        found.proven_by_beyond = max(found.proven_by_beyond, frame.proves_below)
+        if len(found.beyond) < BEYOND_KEPT:
             found.beyond.append(frame)
 
 

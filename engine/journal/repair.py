@@ -25,7 +25,7 @@ from treering.engine.journal.format import (
     Kind,
 )
 from treering.engine.journal.history import Walk
-from treering.engine.journal.ownership import Ownership
+from treering.engine.journal.ownership import Ownership, open_regular
 from treering.engine.journal.publish import NewJournal
 from treering.engine.journal.reader import FileBytes
 from treering.engine.journal.recovery import Examination, Report, examine
@@ -83,13 +83,15 @@ def repair(
         NotAJournal, Damaged: nothing can be brought back.
     """
     session_id = home.session_id_of(path)
-    owner = Ownership.acquire(disk, path, None)
+    # A dry run only looks: no lock, no note, and a session in use may be looked at.
+    owner = None if dry_run else Ownership.acquire(disk, path, store.owner_note(session_id))
+    file = open_regular(disk, path, write=False) if owner is None else owner.file
     try:
         try:
-            size = owner.file.stat().size
+            size = file.stat().size
         except OSError as error:
             raise from_os_error(error, "look at the journal", path) from error
-        source = FileBytes(owner.file, path, size)
+        source = FileBytes(file, path, size)
         watermark, ids = hint() if hint is not None else (None, [])
         found = examine(source, watermark=watermark, known_ids=[*ids, *known_ids])
         result = RepairResult(path, found.case, found.report().verdict, done=False)
@@ -108,25 +110,25 @@ def repair(
         contents = _Contents(
             found, shared, result, accept_loss=accept_loss, keep_unknown=keep_unknown
         )
-        if dry_run:
+        if owner is None:
             for _ in contents.records():
                 pass
             contents.finish()
             return result
-        _rebuild(disk, path, store, session_id, contents, result)
+        _rebuild(owner, store, contents, result)
         return result
     finally:
-        owner.release()
+        if owner is None:
+            file.close()
+        else:
+            owner.release()
 
 
 def _rebuild(
-    disk: Disk,
-    path: str,
-    store: home.Store,
-    session_id: str,
-    contents: _Contents,
-    result: RepairResult,
+    owner: Ownership, store: home.Store, contents: _Contents, result: RepairResult
 ) -> None:
+    disk, path = owner.disk, owner.path
+    session_id = home.session_id_of(path)
     # Two passes: SESSION and PROVENANCE come first in a new journal, wherever they were found.
     for _ in contents.records():
         pass
@@ -138,13 +140,14 @@ def _rebuild(
         new.add(again.records())
         again.finish()
         aside = _free_name(disk, store.quarantine_folder(session_id))
-        owner, _ = new.replace(path, aside)
+        owner.check_name()
+        taken, _, aside = new.replace(path, aside)
     except BaseException:
         new.abandon()
         raise
     result.kept_aside = aside
     result.done = True
-    owner.release()
+    taken.release()
 
 
 def _free_name(disk: Disk, folder: str) -> str:
@@ -181,6 +184,7 @@ class _Contents:
         self._session: bytes | None = None
         self._provenance: bytes | None = None
         self._kept = 0
+        self._retained = False
         self._gaps: list[Lost] = []
 
     def again(self) -> _Contents:
@@ -209,9 +213,33 @@ class _Contents:
                 }
             )
         head = [Record(Kind.SESSION, session)]
-        if self._provenance is not None:
-            head.append(Record(Kind.PROVENANCE, self._provenance))
+        provenance = self._provenance_now()
+        if provenance is not None:
+            head.append(Record(Kind.PROVENANCE, provenance))
         return head
+
+    def _provenance_now(self) -> bytes | None:
+        """The source's facts, without claims that no longer hold when entries are lost."""
+        if self._provenance is None:
+            return None if not self._retained else b'{"format":"lost","byte_exact":false}\0'
+        if not self._anything_lost():
+            return self._provenance
+        facts, separator, header = self._provenance.partition(b"\0")
+        try:
+            members = msgspec.json.decode(facts, type=dict[str, msgspec.Raw])
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            members = {}
+        members.pop("blank_lines", None)
+        members["byte_exact"] = msgspec.Raw(b"false")
+        members["repaired"] = msgspec.Raw(b"true")
+        return msgspec.json.encode(members) + separator + header
+
+    def _anything_lost(self) -> bool:
+        salvage = self._salvage
+        if self._gaps or self._result.undecodable or salvage is None:
+            return True
+        lost = (salvage.unknown, salvage.survivors, salvage.misunderstood, salvage.undecodable)
+        return any(lost)
 
     def records(self) -> Iterator[Record]:
         """Everything behind the head."""
@@ -236,6 +264,7 @@ class _Contents:
             else:
                 frame, payload = item
                 self._kept += 1
+                self._retained = self._retained or frame.retained
                 yield Record(frame.kind, payload, _kept_flags(frame.flags))
         self._session, self._provenance = salvage.session, salvage.provenance
 
@@ -250,6 +279,7 @@ class _Contents:
                 self._result.undecodable.append(frame.sequence)
                 continue
             self._kept += 1
+            self._retained = self._retained or frame.retained
             yield Record(frame.kind, payload, _kept_flags(frame.flags))
         history = walk.history
         if history.session is not None:

@@ -82,7 +82,10 @@ class Housekeeper:
                 if self._take():
                     index()
             except TreeringError:
-                pass  # the next append or read meets it in its own thread
+                # The next append or read meets it in its own thread; until then there is no work.
+                with self._wakeup:
+                    self._now = False
+                    self._frames = 0
             except BaseException:
                 with self._wakeup:
                     self._thread = None  # a mistake of ours ends this thread, not the next one

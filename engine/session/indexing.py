@@ -340,7 +340,7 @@ class Indexer:
         self.faults.append(str(fault))
         path = self._path
         self._close_files()
-        if path is None or fault.full:
+        if path is None or fault.full or fault.library:
             return
         try:
             files.set_aside(path)

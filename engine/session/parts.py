@@ -13,10 +13,10 @@ from treering.engine.errors import Invalid
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import Disk, make_folders
 from treering.engine.journal.format import Kind
+from treering.engine.journal.framing import Durability
 from treering.engine.journal.opening import Opened, Tail, open_for_writing
 from treering.engine.journal.ownership import Ownership
 from treering.engine.journal.publish import NewJournal
-from treering.engine.journal.writer import Durability
 from treering.engine.json_text import clean
 from treering.engine.session.indexing import Indexer
 
@@ -53,6 +53,9 @@ def create_parts(
     session_id = home.check_session_id(
         environment.new_session_id() if session_id is None else session_id
     )
+    for text in (cwd, parent_session):
+        if text is not None and not isinstance(text, str):
+            raise Invalid(f"cwd and parent_session are strings, not {type(text).__name__}")
     header: dict[str, object] = {
         "type": "session",
         "version": HEADER_VERSION,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from treering.engine.errors import Damaged, Undecodable
@@ -38,7 +39,7 @@ def leaf_at_opening(session: Reads, found: Examination) -> str | None:
     assert found.walk is not None
     history = found.walk.history
     for frame in reversed(history.leaf_candidates):
-        leaf = _leaf_of(session, frame)
+        leaf = _leaf_of(session, frame, history.leaf_candidates)
         if leaf is not _NOT_A_LEAF:
             assert leaf is None or isinstance(leaf, str)
             return leaf
@@ -47,7 +48,7 @@ def leaf_at_opening(session: Reads, found: Examination) -> str | None:
     return None
 
 
-def _leaf_of(session: Reads, frame: Frame) -> object:
+def _leaf_of(session: Reads, frame: Frame, recent: Iterable[Frame]) -> object:
     """The leaf that a frame sets; ``_NOT_A_LEAF`` when it sets none."""
     found = frame_at(session.source, session.salt, frame.offset)
     if found is None:
@@ -58,9 +59,33 @@ def _leaf_of(session: Reads, frame: Frame) -> object:
         return _NOT_A_LEAF  # as in the index: what cannot be read is no position
     if frame.kind == Kind.LEAF:
         moved = control.decode_leaf(payload)
-        return _NOT_A_LEAF if moved is None else moved.leaf
+        if moved is None:
+            return _NOT_A_LEAF
+        # An entry that a repair lost can be named here: only one that was just seen is believed.
+        if moved.leaf is None or moved.leaf in _ids_of(session, recent):
+            return moved.leaf
+        return indexed_leaf(session)
     facts = facts_of(payload)
     if not facts.moves_leaf:
         return _NOT_A_LEAF
     # The last entry with an id is what that id means for a child that comes after it.
     return facts.id if usable_entry_id(facts.id) else indexed_leaf(session)
+
+
+def _ids_of(session: Reads, frames: Iterable[Frame]) -> set[str | None]:
+    """Own ids of ENTRY frames."""
+    ids: set[str | None] = set()
+    for frame in frames:
+        found = (
+            None
+            if frame.kind != Kind.ENTRY
+            else frame_at(session.source, session.salt, frame.offset)
+        )
+        if found is None:
+            continue
+        try:
+            payload = session.shared.decoder.decode(frame, found[1][FRAME_HEADER_BYTES:])
+        except (Undecodable, Damaged):
+            continue
+        ids.add(facts_of(payload).id)
+    return ids

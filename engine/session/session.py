@@ -18,6 +18,7 @@ from treering.engine import home
 from treering.engine.errors import (
     Ambiguous,
     Closed,
+    InvalidEntry,
     NotFound,
     OutcomeUnknown,
     StorageError,
@@ -27,11 +28,12 @@ from treering.engine.journal import control
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import LOCAL_DISK, Disk
 from treering.engine.journal.format import Frame, Kind, salt_of
+from treering.engine.journal.framing import Durability
 from treering.engine.journal.opening import Opened
 from treering.engine.journal.reader import GrowingBytes
 from treering.engine.journal.recovery import Report
 from treering.engine.journal.shared import SharedFrames
-from treering.engine.journal.writer import Durability, JournalWriter
+from treering.engine.journal.writer import JournalWriter
 from treering.engine.session.admission import Admitted, EntryInput, admit
 from treering.engine.session.entries import SessionInfoEntry
 from treering.engine.session.entry import Entry
@@ -260,6 +262,8 @@ class Session(Reads):
 
     def set_name(self, name: str) -> str:
         """Append a session_info entry with this display name (blank clears it)."""
+        if not isinstance(name, str):
+            raise InvalidEntry(f"a name is a string, not {type(name).__name__}")
         return self.append(SessionInfoEntry(name=name.strip()))
 
     def set_label(self, entry_id: str, label: str | None) -> str:
@@ -437,8 +441,9 @@ class Session(Reads):
                 raise
 
     def __del__(self) -> None:
+        # Not in a forked child: another thread of the parent may have held the lock for ever.
         housekeeper = getattr(self, "_housekeeper", None)
-        if housekeeper is not None:
+        if housekeeper is not None and self._writer.owner.is_open:
             housekeeper.forget()
 
     # Parts

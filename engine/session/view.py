@@ -7,6 +7,7 @@ are shown marked: another process may be writing them at this moment.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
@@ -33,6 +34,7 @@ class SessionView(Reads):
     def __init__(self, path: str, disk: Disk, *, beyond_damage: bool) -> None:
         self.path = path
         self._closed = False
+        self._lock = threading.Lock()
         # The watermark first, then the size: what an owner appends in between must not look lost.
         watermark = _remembered_watermark(path)
         self._file = open_regular(disk, path, write=False)
@@ -100,7 +102,8 @@ class SessionView(Reads):
     def ask(self, question: Callable[[SessionIndex], _Answer]) -> _Answer:
         """See :meth:`Reads.ask`."""
         self._check_open()
-        return question(self._index)
+        with self._lock:
+            return question(self._index)
 
     @property
     def id(self) -> str:

@@ -12,7 +12,8 @@ from typing import IO
 
 import msgspec
 
-from treering.engine.errors import Conflict, Invalid, from_os_error
+from treering.engine import environment, home
+from treering.engine.errors import Conflict, from_os_error
 from treering.engine.journal.disk import LOCAL_DISK
 from treering.engine.session.reads import Reads
 from treering.engine.transfer.legacy import BlankRun, rebuild
@@ -36,7 +37,7 @@ def jsonl_lines(session: Reads, *, branch: bool = False) -> Iterator[bytes]:
     """
     if branch:
         yield session.header_bytes() + b"\n"
-        for entry in session.branch():
+        for entry in session.iter_branch():
             yield entry.raw + b"\n"
         return
     entries = (entry.raw for entry in session.iter_entries())
@@ -67,14 +68,11 @@ def export_jsonl(session: Reads, target: str | os.PathLike[str], *, branch: bool
         Conflict: the name is taken.
         StorageFull, StorageError: nothing is left behind.
     """
-    path = os.path.abspath(os.fsdecode(target))
-    if "\0" in path:
-        raise Invalid("a path holds no NUL")
-    temporary = f"{path}.{os.getpid()}.part"
+    path = os.path.abspath(home.check_path(target))
+    home.check_writable_place(path, allow_remote=True)
+    temporary = f"{path}.{environment.random_bytes(4).hex()}.part"
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError as error:
-        raise Conflict("an export to this name is under way", path=temporary) from error
     except OSError as error:
         raise from_os_error(error, "write the export", path) from error
     try:

@@ -140,12 +140,14 @@ def import_session(
             if dictionary is not None:
                 new.add_dictionary(dictionary)
             new.add(_entries(source, analysis))
-            quarantine = _keep_left_out(disk, store, session_id, source, analysis)
             owner, _ = new.publish(path)
         except BaseException:
             new.abandon()
             raise
-        owner.release()
+        try:
+            quarantine = _keep_left_out(disk, store, session_id, source, analysis)
+        finally:
+            owner.release()
     return ImportResult(path, session_id, preview, quarantine)
 
 

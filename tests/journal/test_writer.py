@@ -27,6 +27,7 @@ from treering.engine.errors import (
     StorageFull,
     TreeringError,
 )
+from treering.engine.journal import framing
 from treering.engine.journal import writer as writer_module
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.format import Frame
@@ -203,7 +204,7 @@ def test_payload_over_the_limit_is_refused_before_any_byte(
     store: build.Store, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A payload that no frame holds is LimitExceeded; nothing of the call is written (F36)."""
-    monkeypatch.setattr(writer_module, "PAYLOAD_BYTES_MAX", 400)
+    monkeypatch.setattr(framing, "PAYLOAD_BYTES_MAX", 400)
     writer = build.create(store, [Record(1, b"{}")], disk=disk)
     before = build.get(store.path())
     writer.append([Record(2, b"x" * 400)])

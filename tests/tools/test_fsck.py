@@ -378,7 +378,9 @@ class TestMany:
         assert [r["session"] for r in alone.json if not r["ok"]] == ["plain", "s3"]
 
     def test_empty_store(self, home: Path) -> None:
-        """Nothing to check is fine."""
+        """Nothing to check is fine; a store that is not there is not (a mistyped name)."""
+        assert run("fsck", "--json", home=home / "nowhere").code == 1
+        home.mkdir(exist_ok=True)
         assert fine("fsck", "--json", home=home).json == []
 
     def test_unreadable(self, home: Path) -> None:
