@@ -174,7 +174,7 @@ def _wanted(rows: str | None) -> set[str] | None:
 
 
 def _plan(entries: int | None, *, quick: bool) -> Plan:
-    corpus = environment.variable("TREERING_CORPUS") or os.path.join("..", "shared", "corpus")
+    corpus = environment.variable("TREERING_CORPUS")
     size = entries or (QUICK_ENTRIES if quick else FULL_ENTRIES)
     if quick:
         return Plan(size, 3, min(200, size), max(1, min(20, size // 100)), 5, corpus)

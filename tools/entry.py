@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     _open_standard_streams()
     _never_fail_to_print()
+    code = 0
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
@@ -36,9 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _complain("interrupted")
         return EXIT_INTERRUPTED
-    except OSError as error:  # of the last flush
+    except OSError as error:  # of the last flush; what failed before it has been told already
         _forget_stdout()
-        return _fail(error)
+        return code or _fail(error)
     return code
 
 

@@ -33,7 +33,8 @@ def command(keep: str | None) -> None:
     if keep is not None:
         from treering.tools.output import escape, say
 
-        say(escape(f"\nThe store is kept: treering session list --home {home}"))
+        say()
+        say(escape(f"The store is kept: treering session list --home {home}"))
 
 
 @contextmanager

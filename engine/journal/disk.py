@@ -265,11 +265,20 @@ def make_folders(disk: Disk, path: str, top: str) -> None:
 
 
 def sync_folders(disk: Disk, path: str, top: str) -> None:
-    """Sync ``path`` and every folder above it, up to and including ``top``."""
+    """Sync ``path`` and every folder above it up to ``top``, and the one that ``top`` lies in.
+
+    The name of ``top`` is in that last one: whoever made it may have died before syncing it. It
+    need not be ours: where it cannot be opened, its owner's care has to do.
+    """
     disk.sync_folder(path)
     while _is_below(path, top):
         path = os.path.dirname(path)
         disk.sync_folder(path)
+    if path == top and os.path.dirname(top) != top:
+        try:
+            disk.sync_folder(os.path.dirname(top))
+        except PermissionError:
+            pass
 
 
 def _folder_exists(disk: Disk, path: str) -> bool:

@@ -159,6 +159,8 @@ def _refuse_misunderstood(found: Examination) -> None:
     assert found.walk is not None
     history = found.walk.history
     if not history.problem_count:
+        if found.place.sequence < 2:
+            raise Unsupported("the journal has no session header", path=found.source.path)
         return
     first = history.problems[0]
     more = f" and {history.problem_count - 1} more" if history.problem_count > 1 else ""

@@ -132,10 +132,18 @@ class Ownership:
         Raises:
             Closed: always a programming error of the caller.
         """
-        if self._pid != os.getpid():
-            raise Closed("the session was opened before a fork; open it again here", path=self.path)
+        self.check_process()
         if not self._open:
             raise Closed("the session is closed", path=self.path)
+
+    def check_process(self) -> None:
+        """Refuse use in a forked child (before taking any lock: its holder may not exist here).
+
+        Raises:
+            Closed: always a programming error of the caller.
+        """
+        if self._pid != os.getpid():
+            raise Closed("the session was opened before a fork; open it again here", path=self.path)
 
     def check_name(self) -> FileStat:
         """Make sure that the path still leads to the owned file; what it is now.

@@ -109,7 +109,7 @@ class Salvage:
     def _take(self, frame: Frame, *, after_gap: bool) -> Iterator[tuple[Frame, bytes]]:
         if self._run and after_gap:
             self._gap_in_run = True
-        if misunderstood(frame) is not None:
+        if misunderstood(frame) is not None or (frame.sequence < 2 and frame.kind in _SHOWN):
             self.misunderstood.append(frame.sequence)
             return
         if frame.staged:
@@ -134,7 +134,9 @@ class Salvage:
         except Undecodable:
             self.undecodable.append(frame.sequence)
             return
-        if frame.kind == Kind.SESSION:
+        if frame.kind == Kind.LEAF and control.decode_leaf(payload) is None:
+            self.misunderstood.append(frame.sequence)
+        elif frame.kind == Kind.SESSION:
             self.session = self.session or payload
         elif frame.kind == Kind.PROVENANCE:
             self.provenance = self.provenance or payload

@@ -83,8 +83,10 @@ class Indexer:
                 if index is None:
                     return None
                 identity, position = index.identity(), index.position()
-                if identity is None or position is None:
+                if identity is None:
                     return None
+                if position is None:  # a watermark alone still tells what was acknowledged
+                    return Hint(identity.journal_id, 0, 0, b"", index.watermark())
                 return Hint(
                     identity.journal_id,
                     position.sequence,
@@ -132,11 +134,9 @@ class Indexer:
     def _belongs(self, index: SessionIndex) -> bool:
         try:
             bound, position = index.identity(), index.position()
-            if bound is None or position is None:
+            if bound is None or bound.journal_id != self._journal_id:
                 return False
-            if bound.journal_id != self._journal_id:
-                return False
-            if self._frame_of(position) is None:
+            if position is not None and self._frame_of(position) is None:
                 return False
             if (bound.device, bound.inode) != self._identity:
                 index.bind(self._journal_id, *self._identity)  # the store was moved or restored
@@ -298,7 +298,9 @@ class Indexer:
             files.ensure_folder(self._folder)
         except OSError as error:
             raise IndexFault(self._folder, str(error)) from error
-        if size < BULK_BUILD_BYTES:
+        if self._polite or size < BULK_BUILD_BYTES:
+            # In the background the first index, too, grows in transactions: owners that live for
+            # a moment only each do a part of it. The fast way would start anew every time.
             path = files.next_path(self._folder, self._session_id)
             self._index = SessionIndex.open(
                 path, create=True, busy_timeout_ms=OWNER_BUSY_MS, cache_kib=INDEX_CACHE_KIB

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Self, TypeVar
 
 from treering.engine import home
 from treering.engine.errors import (
@@ -50,15 +50,12 @@ from treering.index import SessionIndex
 
 _Answer = TypeVar("_Answer")
 
-HEADER_VERSION: Final = 3
-
 
 class Session(Reads):
     """One owned session. Make it with :meth:`create` or :meth:`open`; close it when done."""
 
     def __init__(self, parts: Parts) -> None:
         self._lock = threading.RLock()
-        self._recovering: int | None = None
         self._begin(parts)
 
     def _begin(self, parts: Parts) -> None:
@@ -361,17 +358,13 @@ class Session(Reads):
         self._check_open()
         with self._lock:
             self._check_open()
-            self._recovering = threading.get_ident()
-            try:
-                return self._reopen()
-            finally:
-                self._recovering = None
+            return self._reopen()
 
     def _reopen(self) -> Report:
+        self._closed = True  # first: who meets it waits for the lock, and then looks again
         self._stop_background()
         self._indexer.close()
         self._writer.owner.release()
-        self._closed = True
         parts = self._parts
         fresh = open_parts(
             self.path,
@@ -480,11 +473,11 @@ class Session(Reads):
         return self._writer.synced_size
 
     def _check_open(self) -> None:
-        if self._recovering not in (None, threading.get_ident()):
-            with self._lock:
-                pass  # recover() in another thread is about to give this session new parts
+        self._writer.owner.check_process()
         if self._closed:
-            raise Closed("the session is closed", path=self.path)
+            with self._lock:  # recover() in another thread gives this session new parts
+                if self._closed:
+                    raise Closed("the session is closed", path=self.path)
         self._writer.owner.check()
 
     def _index_in_background(self) -> None:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from treering.engine import home
-from treering.engine.errors import Closed, InvalidId, ReadOnly
+from treering.engine.errors import Closed, Damaged, InvalidId, ReadOnly, StorageError
 from treering.engine.journal.disk import LOCAL_DISK, Disk
 from treering.engine.journal.format import salt_of
 from treering.engine.journal.ownership import open_regular
@@ -23,7 +23,7 @@ from treering.engine.journal.salvage import Salvage
 from treering.engine.journal.shared import SharedFrames
 from treering.engine.session.filling import fill_salvaged, memory_index, peek_hint
 from treering.engine.session.reads import Reads
-from treering.index import SessionIndex
+from treering.index import IndexBusy, IndexFault, SessionIndex
 
 _Answer = TypeVar("_Answer")
 
@@ -35,6 +35,7 @@ class SessionView(Reads):
         self.path = path
         self._closed = False
         self._lock = threading.Lock()
+        self._pid = os.getpid()
         # The watermark first, then the size: what an owner appends in between must not look lost.
         watermark = _remembered_watermark(path)
         self._file = open_regular(disk, path, write=False)
@@ -50,7 +51,10 @@ class SessionView(Reads):
             self.shared = SharedFrames(self.source, self.journal_id)
             self.gaps: list[tuple[int, int]] = []
             """(offset, bytes) of what could not be read, when ``beyond_damage`` was asked for."""
-            self._index = self._build(beyond_damage=beyond_damage)
+            try:
+                self._index = self._build(beyond_damage=beyond_damage)
+            except IndexFault as fault:
+                raise Damaged(f"its frames make no session: {fault.reason}", path=path) from fault
             self._leaf_id = self._find_leaf()
         except BaseException:
             self._file.close()
@@ -98,12 +102,19 @@ class SessionView(Reads):
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("the view is closed", path=self.path)
+        if self._pid != os.getpid():
+            raise Closed("the view was opened before a fork; open it again here", path=self.path)
 
     def ask(self, question: Callable[[SessionIndex], _Answer]) -> _Answer:
         """See :meth:`Reads.ask`."""
         self._check_open()
         with self._lock:
-            return question(self._index)
+            try:
+                return question(self._index)
+            except (IndexFault, IndexBusy) as fault:
+                raise StorageError(
+                    f"the view cannot answer: {fault.reason}", path=self.path
+                ) from fault
 
     @property
     def id(self) -> str:

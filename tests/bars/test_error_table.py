@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,8 +16,6 @@ from support import oracle
 
 from treering.engine import Session
 from treering.tools.entry import main
-
-NOBODY = 65534
 
 
 @pytest.fixture
@@ -83,9 +79,7 @@ def test_F33_things_that_are_no_journal(store: Path, thing: str) -> None:
     assert picture(store) == before
 
 
-def test_every_command_refuses_in_one_line(
-    store: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_refuses_in_one_line(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The full product of things and commands, in this process: 1 or 3, at most one line of error,
     no internal error, no byte changed; the good session is listed and read as ever."""
     for number, (make, _) in enumerate(THINGS.values()):
@@ -184,13 +178,24 @@ def test_F73_two_processes_one_owner(store: Path) -> None:
 # A disk that refuses
 
 
-def state_after(path: Path, before: bytes, *, code: int) -> None:
-    """After a command that failed: all old bytes are there, and the file is whole."""
+def state_after(
+    path: Path, before: bytes, name: str, done: subprocess.CompletedProcess[bytes]
+) -> None:
+    """All old bytes are there; nothing is left of an append that was refused, and one that was
+    acknowledged is no failure."""
     now = path.read_bytes()
     assert now.startswith(before)
-    assert oracle.judge(now).case in ("A", "E")
-    if code:
+    assert oracle.judge(now).case == "A"
+    assert (done.returncode == 0) == (f'"{name}"'.encode() in now), (done, "told otherwise")
+    if done.returncode:
         assert now == before, "a refused append left bytes behind"
+
+
+LIMITED = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 @pytest.mark.parametrize("more", [0, 1, 43, 323, 324, 400])
@@ -200,14 +205,11 @@ def test_F07_file_size_limit(store: Path, more: int) -> None:
     path = store / "sessions" / "good.jsonl"
     shutil.rmtree(store / "session-index")
     before = path.read_bytes()
-    limit = len(before) + more
-
-    def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-    done = command("session", "name", "good", "a name", "--home", store, preexec_fn=limited)
+    limit = str(len(before) + more)
+    limited = [sys.executable, "-c", LIMITED, limit]
+    done = command("session", "name", "good", "a name", "--home", store, prefix=limited)
     refused(done, 3)
-    state_after(path, before, code=done.returncode)
+    state_after(path, before, "a name", done)
     assert command("session", "name", "good", "again", "--home", store).returncode == 0
     assert command("fsck", "good", "--index", "--home", store).returncode == 0
 
@@ -236,9 +238,7 @@ def test_F07_no_space_at_every_write(store: Path, tmp_path: Path, error: str) ->
         if done.returncode:
             refused(done, 3)
             failed += 1
-        else:
-            assert path.read_bytes() != before
-        state_after(path, before, code=done.returncode)
+        state_after(path, before, f"n{at}", done)
         checked = command("fsck", "good", "--index", "--home", store)
         assert checked.returncode == 0, checked
     else:
@@ -252,7 +252,7 @@ def test_F120_a_sync_that_fails(store: Path, tmp_path: Path, call: str) -> None:
     works and loses nothing."""
     path = store / "sessions" / "good.jsonl"
     log = tmp_path / "trace"
-    seen = 0
+    seen = failed = 0
     for at in range(1, 7):
         before = path.read_bytes()
         done = injected(
@@ -263,13 +263,17 @@ def test_F120_a_sync_that_fails(store: Path, tmp_path: Path, call: str) -> None:
         seen += 1
         assert path.read_bytes().startswith(before)
         if done.returncode:
-            refused(done, 3)
+            failed += 1
+            line = refused(done, 3, says="unknown" if call == "fdatasync" else "sync")
+            assert "nothing was stored" not in line
         again = command("session", "name", "good", f"after{at}", "--home", store)
         assert (again.returncode, again.stderr) == (0, b"")
         assert f"after{at}".encode() in path.read_bytes()
         assert command("fsck", "good", "--index", "--home", store).returncode == 0
     if call == "fdatasync":
         assert seen >= 1
+        # Only one of them decides about an acknowledgement: that one is told, the others harm nothing.
+        assert failed == 1
 
 
 FULL = """
@@ -280,7 +284,7 @@ home = folder + "/home"
 def run(*words):
     return subprocess.run([*command, *words, "--home", home], capture_output=True, check=False)
 with open(folder + "/ballast", "wb") as ballast:
-    ballast.write(bytes(40_000))
+    ballast.write(bytes(400_000))
 session = Session.create(cwd="/w", home_dir=home, session_id="s")
 acknowledged = []
 try:
@@ -300,9 +304,9 @@ with open(folder + "/rest", "wb", buffering=0) as rest:
 path = home + "/sessions/s.jsonl"
 before = open(path, "rb").read()
 slack = -len(before) % 4096
-big = run("session", "name", "s", "x" * (slack + 4096))
+big = run("session", "name", "s", os.urandom(slack + 4096).hex())
 assert big.returncode == 3, big
-assert big.stderr.startswith(b"treering: error: ") and big.stderr.count(b"\\n") == 1, big
+assert big.stderr.startswith(b"treering: error: ") and b"Traceback" not in big.stderr, big
 assert open(path, "rb").read() == before
 made = run("session", "new")
 assert made.returncode == 3 and made.stderr.count(b"\\n") == 1, made
@@ -321,13 +325,13 @@ print("held")
 
 
 def test_F08_a_disk_that_is_really_full(tmp_path: Path) -> None:
-    """A file system of 160 KB is filled by appends: what was acknowledged is there, refusals are one
+    """A file system of 600 KB is filled by appends: what was acknowledged is there, refusals are one
     line and 3, nothing is left of them, looking works, and with space all goes on."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("mounting needs root and unshare")
     folder = tmp_path / "full"
     folder.mkdir()
-    mount = 'mount -t tmpfs -o size=160k none "$0" || exit 77; exec "$@"'
+    mount = 'mount -t tmpfs -o size=600k none "$0" || exit 77; exec "$@"'
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", mount, folder, sys.executable, "-c", FULL, folder, *COMMAND],
         capture_output=True,
@@ -342,38 +346,23 @@ def test_F08_a_disk_that_is_really_full(tmp_path: Path) -> None:
 # A folder that refuses
 
 
-@pytest.fixture
-def shared_store() -> Iterator[Path]:
-    """A store in a folder that another user can reach."""
-    folder = Path(tempfile.mkdtemp(prefix="treering-bars-"))
-    folder.chmod(0o755)
-    home = folder / "home"
-    with Session.create(cwd="/w", home_dir=str(home), session_id="good") as session:
-        session.append(custom("a1"))
-    yield home
-    for path in [home, *home.rglob("*")]:
-        if path.is_dir():
-            path.chmod(0o700)
-    shutil.rmtree(folder)
-
-
-def test_a_read_only_folder(shared_store: Path, tmp_path: Path) -> None:
+def test_a_read_only_folder(home: Path, tmp_path: Path) -> None:
     """A store that we may read and not write: looking and checking work, writing is one line and 1
     or 3, and nothing changes."""
-    home = shared_store
-    more: dict[str, object] = {}
-    for path in [home, *home.rglob("*")]:
-        path.chmod(0o500 if path.is_dir() else 0o400)
+    with Session.create(cwd="/w", home_dir=str(home), session_id="good") as session:
+        session.append(custom("a1"))
+    more: dict[str, list[str]] = {}
     if os.geteuid() == 0:
-        # Root may write everywhere: be somebody else.
+        # Root may write everywhere but on a file system that is mounted read-only.
+        bound = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" || exit 77; exec "$@"'
+        more = {"prefix": ["unshare", "-m", "sh", "-c", bound, str(home)]}
+        if shutil.which("unshare") is None or command("--version", **more).returncode != 0:
+            pytest.skip("mounting is not allowed here")
+    else:
         for path in [home, *home.rglob("*")]:
-            os.chown(path, NOBODY, NOBODY)
-        more = {"user": NOBODY, "group": NOBODY, "extra_groups": [], "cwd": "/"}
-        if command("--version", **more).returncode != 0:
-            pytest.skip("another user cannot run this installation")
-    source = home.parent / "source.jsonl"
+            path.chmod(0o500 if path.is_dir() else 0o400)
+    source = tmp_path / "source.jsonl"
     source.write_bytes(SOURCE)
-    source.chmod(0o644)
     before = picture(home)
     for words in (["session", "list"], ["session", "show", "good"], ["fsck", "--index"]):
         done = command(*words, "--home", home, **more)
@@ -395,3 +384,6 @@ def test_a_read_only_folder(shared_store: Path, tmp_path: Path) -> None:
         assert done.stderr.startswith(b"treering: "), done
         assert b"internal error" not in done.stderr
     assert picture(home) == before
+    for path in [home, *home.rglob("*")]:
+        if path.is_dir():
+            path.chmod(0o700)

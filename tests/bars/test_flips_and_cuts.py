@@ -105,14 +105,15 @@ def test_the_journal_under_test(journal: Journal) -> None:
     assert len(journal.data) < 5000
 
 
-def flips_are_found(journal: Journal, bits: Iterable[int]) -> None:
+def flips_are_found(journal: Journal, bits: Iterable[int], *, judge: bool = True) -> None:
     for bit in bits:
         data = damage.flip(journal.data, bit)
         put(journal, data)
         result = checked(journal, data)
         assert not result.ok, f"fsck calls the journal clean with bit {bit} flipped"
-        assert result.case == oracle.judge(data).case, bit
-        assert result.case != "A", bit
+        assert result.case in KINDS, bit
+        if judge:
+            assert result.case == oracle.judge(data).case, bit
         (verdict,) = [f for f in result.findings if f.kind in KINDS.values()]
         assert verdict.kind == KINDS[result.case], bit
         assert verdict.next, "a finding without a next step"
@@ -135,8 +136,9 @@ def test_F99_fsck_finds_flips_everywhere(journal: Journal) -> None:
 
 @pytest.mark.slow
 def test_F99_fsck_finds_every_flipped_bit(journal: Journal) -> None:
-    """The same for every bit of the journal."""
-    flips_are_found(journal, range(len(journal.data) * 8))
+    """The same for every bit of the journal (the oracle names the cases of a smaller one, every bit
+    of it, in tests/journal)."""
+    flips_are_found(journal, range(len(journal.data) * 8), judge=False)
 
 
 def flips_are_repaired(journal: Journal, places: Iterable[int]) -> None:
@@ -181,12 +183,12 @@ def test_F93_repair_after_a_flip_in_every_frame(journal: Journal) -> None:
 
 
 @pytest.mark.slow
-def test_F93_repair_after_a_flip_in_every_byte(journal: Journal) -> None:
-    """The same for every byte of the journal."""
-    flips_are_repaired(journal, range(len(journal.data)))
+def test_F93_repair_after_flips_all_over(journal: Journal) -> None:
+    """The same for every ninth byte of the journal."""
+    flips_are_repaired(journal, range(0, len(journal.data), 9))
 
 
-def cuts_are_named(journal: Journal, sizes: Iterable[int]) -> None:
+def cuts_are_named(journal: Journal, sizes: Iterable[int], *, append_every: int = 1) -> None:
     whole = all_of(journal)
     ends = {frame.end for frame in journal.frames}
     first_epoch_close = next(f.end for f in journal.frames if f.end >= journal.published)
@@ -204,7 +206,10 @@ def cuts_are_named(journal: Journal, sizes: Iterable[int]) -> None:
             # state at the edge of a frame, and a torn tail everywhere else.
             assert result.case == ("A" if size in ends else "E"), size
             assert result.ok == (size in ends), size
-            append_and_look(journal, wanted)
+            with SessionView.open(journal.path) as view:
+                assert seen(view.iter_entries()) == wanted, size
+            if size % append_every == 0:
+                append_and_look(journal, wanted)
             continue
         assert not result.ok, f"fsck calls {size} bytes a clean journal"
         assert result.case in ("B", "F", "G"), size
@@ -219,7 +224,8 @@ def cuts_are_named(journal: Journal, sizes: Iterable[int]) -> None:
             assert journal.path.read_bytes() == data
             continue
         assert repaired.done
-        append_and_look(journal, wanted)
+        if size % append_every == 0:
+            append_and_look(journal, wanted)
 
 
 def test_F01_F95_every_cut_is_named_or_is_an_earlier_state(journal: Journal) -> None:
@@ -232,8 +238,8 @@ def test_F01_F95_every_cut_is_named_or_is_an_earlier_state(journal: Journal) -> 
 
 @pytest.mark.slow
 def test_F01_F95_every_cut(journal: Journal) -> None:
-    """The same at every byte."""
-    cuts_are_named(journal, range(len(journal.data)))
+    """The same at every byte, with an append after every 16th cut."""
+    cuts_are_named(journal, range(len(journal.data)), append_every=16)
 
 
 def test_F95_no_cut_goes_unnoticed_beside_an_index(journal: Journal) -> None:

@@ -15,6 +15,7 @@ from docs.pages import REPOSITORY, table
 
 PAGE = REPOSITORY / "tests" / "EVIDENCE.md"
 HEAD = ("fault", "what happens", "shown by")
+LATER_HEAD = ("fault", "what happens", "comes with")
 
 FAULTS = {
     "F01": "the last record is cut at any byte",
@@ -97,10 +98,22 @@ FAULTS = {
 }
 """What users of such stores met, as far as it concerns journals, ids, imports and indexes."""
 
-LATER = frozenset(
-    ["F26", "F28", "F37", "F38", "F39", "F41", "F48", "F53", "F55", "F56", "F60", "F61", "F85"]
-)
-"""Kinds about forks, listings over the whole store, search and deletion: rows come with those."""
+LATER = {
+    "F26": ("a fork leaves out entries that others hang from", "forks"),
+    "F28": ("a fork is counted twice", "forks, and search over sessions"),
+    "F37": ("images fill the log", "images kept apart from entries"),
+    "F38": ("a list reads every file whole", "the catalogue"),
+    "F39": ("a list opens every session", "the catalogue"),
+    "F41": ("the time of the file is taken for the last use", "the catalogue"),
+    "F48": ("two projects get one folder", "the catalogue, which keeps projects apart"),
+    "F53": ("rows point at files that are gone", "the catalogue"),
+    "F55": ("only the tables of the search are damaged", "search"),
+    "F56": ("a fault of the search stops writing", "search"),
+    "F60": ("deleting leaves most of it behind", "deletion"),
+    "F61": ("what was deleted comes back", "deletion"),
+    "F85": ("what people type is taken for query syntax", "search"),
+}
+"""Kinds about parts that are not there yet, and the part that they come with."""
 
 _NUMBER = re.compile(r"(?<![A-Za-z0-9])F\d{2,3}(?!\d)")
 
@@ -122,6 +135,17 @@ def named_after_faults() -> dict[str, list[str]]:
     return found
 
 
+def every_test() -> set[str]:
+    """``file::test`` of all tests, those in classes among them."""
+    found = set()
+    for path in (REPOSITORY / "tests").rglob("test_*.py"):
+        place = path.relative_to(REPOSITORY / "tests").as_posix()
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = [n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+        found |= {f"{place}::{name}" for name in names if name.startswith(("test_", "Test"))}
+    return found
+
+
 def rows() -> list[str]:
     found = named_after_faults()
     lines = [f"| {' | '.join(HEAD)} |", "|---|---|---|"]
@@ -136,21 +160,45 @@ def test_every_fault_has_one_row() -> None:
     assert [(row[0], row[1]) for row in listed] == list(FAULTS.items())
 
 
+def test_every_fault_is_shown_by_a_test() -> None:
+    """A kind that is listed has a test that is named after it: `pending` is for others."""
+    found = named_after_faults()
+    assert [fault for fault in FAULTS if fault not in found] == []
+    for row in table(PAGE, *HEAD):
+        assert re.findall(r"`([^`]+)`", row[2]), row[0]
+
+
+def test_kinds_that_come_later_are_listed() -> None:
+    listed = table(PAGE, *LATER_HEAD)
+    assert [tuple(row) for row in listed] == [(f, *facts) for f, facts in LATER.items()]
+
+
 def test_tests_that_are_named_exist() -> None:
     found = {test for tests in named_after_faults().values() for test in tests}
     for row in table(PAGE, *HEAD):
         for test in re.findall(r"`([^`]+)`", row[2]):
             assert test in found, f"{row[0]}: {test}"
+    every = every_test()
+    for test in re.findall(r"`([\w/]+\.py::\w+)`", PAGE.read_text(encoding="utf-8")):
+        assert test in every, test
     for path in re.findall(r"tests/[\w./]+", PAGE.read_text(encoding="utf-8")):
         assert (REPOSITORY / path).exists(), path
 
 
 def test_faults_that_tests_are_named_after_are_in_the_table() -> None:
-    assert set(named_after_faults()) - LATER <= set(FAULTS)
+    assert set(named_after_faults()) - set(LATER) <= set(FAULTS)
+
+
+def filled_in(text: str) -> str:
+    """The page with its tables of faults made anew; all else stays."""
+    later = [f"| {' | '.join(LATER_HEAD)} |", "|---|---|---|"]
+    later += [f"| {fault} | {what} | {part} |" for fault, (what, part) in LATER.items()]
+    for head, lines in ((HEAD, rows()), (LATER_HEAD, later)):
+        begin = text.index(f"| {' | '.join(head)} |")
+        end = text.find("\n\n", begin)
+        text = text[:begin] + "\n".join(lines) + (text[end:] if end >= 0 else "\n")
+    return text
 
 
 if __name__ == "__main__":
-    text = PAGE.read_text(encoding="utf-8")
-    start = text.find(f"| {HEAD[0]} |")
-    begin = text[: start if start >= 0 else text.index("@@ROWS@@")]
-    Path(PAGE).write_text(begin + "\n".join(rows()) + "\n", encoding="utf-8")
+    Path(PAGE).write_text(filled_in(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -17,12 +17,13 @@ import xxhash
 
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import LOCAL_DISK, Disk
+from treering.engine.journal.framing import Durability
 from treering.engine.journal.opening import Hint, Opened, open_for_writing
 from treering.engine.journal.ownership import Ownership
 from treering.engine.journal.publish import NewJournal
 from treering.engine.journal.reader import FileBytes
 from treering.engine.journal.recovery import Examination, examine
-from treering.engine.journal.writer import Durability, JournalWriter
+from treering.engine.journal.writer import JournalWriter
 
 SESSION, ENTRY, EPOCH_OPEN, EPOCH_ACTIVATE, EPOCH_CLOSE, LEAF = 1, 2, 3, 4, 5, 6
 DICTIONARY, REQUEST, GAP, BLOB, PROVENANCE = 7, 8, 9, 10, 11

@@ -1,0 +1,261 @@
+"""The system calls of commands that only look: none of them writes, renames, removes or opens for
+writing anything in the store; and nobody but SQLite opens an index that is in use."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bars_helpers import COMMAND, SOURCE, command, custom, picture, traced
+
+from treering.engine import Session, import_session
+
+LOOKING = [
+    ["session", "list"],
+    ["session", "list", "--json"],
+    ["session", "show", "{}"],
+    ["session", "show", "{}", "--raw"],
+    ["session", "tree", "{}"],
+    ["session", "info", "{}"],
+    ["session", "export", "{}"],
+    ["session", "export", "{}", "--branch"],
+    ["session", "import", "--preview", "{source}"],
+    ["resume", "{}"],
+    ["dump", "{}"],
+    ["fsck", "{}"],
+    ["fsck", "{}", "--index"],
+    ["fsck", "--all", "--index"],
+    ["repair", "{}", "--readmit", "--dry-run"],
+]
+LOOK = """
+import os, sys
+sys.stdout = open(os.devnull, "w")
+sys.stderr = open(sys.argv[2], "w")
+from treering.tools.entry import main
+for line in open(sys.argv[1]):
+    main(line.rstrip("\\n").split("\\t"))
+"""
+
+CHANGES = (
+    "write,pwrite64,writev,pwritev,pwritev2,truncate,ftruncate,fallocate,rename,renameat,renameat2,"
+    "unlink,unlinkat,rmdir,mkdir,mkdirat,link,linkat,symlink,symlinkat,mknod,mknodat,chmod,fchmod,"
+    "fchmodat,chown,fchown,lchown,fchownat,utime,utimes,utimensat,futimesat,setxattr,fsetxattr,"
+    "lsetxattr,removexattr,copy_file_range,sendfile,splice,open,openat,openat2,creat,flock"
+)
+INTO_THE_FIRST = ("write", "pwrite64", "writev", "pwritev", "pwritev2", "sendfile")
+OPENS = ("open", "openat", "openat2", "creat")
+
+
+def changes(log: Path, folder: Path) -> list[str]:
+    """The traced calls that change something below the folder, or could."""
+    found = []
+    for line in log.read_text(errors="replace").splitlines():
+        call = re.match(r"\d+\s+(\w+)\(", line)
+        if call is None or str(folder) not in line:
+            continue
+        if call[1] in OPENS:
+            if not re.search(r"O_WRONLY|O_RDWR|O_CREAT|O_TRUNC|O_APPEND", line):
+                continue
+        elif call[1] in INTO_THE_FIRST and f"<{folder}" not in line.split(",")[0]:
+            continue  # the path is in what is written to a terminal, or what is copied from
+        found.append(line)
+    return found
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Sessions in every state, with and without an index, and one that its owner left behind."""
+    home = tmp_path / "home"
+    (tmp_path / "source.jsonl").write_bytes(SOURCE)
+    import_session(str(tmp_path / "source.jsonl"), home_dir=str(home), cwd="/w")
+    for name in ("clean", "torn", "b", "c", "f", "noindex", "behind", "badindex"):
+        with Session.create(cwd="/w", home_dir=str(home), session_id=name) as session:
+            session.append(custom("one"))
+            session.append(custom("two", data="two-two"))
+            session.append(custom("three"))
+    folder = home / "sessions"
+    with (folder / "torn.jsonl").open("ab") as file:
+        file.write(b"torn")
+    for name, at in (("b", 300), ("f", 30)):
+        data = bytearray((folder / f"{name}.jsonl").read_bytes())
+        data[at] ^= 1
+        (folder / f"{name}.jsonl").write_bytes(data)
+    data = bytearray((folder / "c.jsonl").read_bytes())
+    data[data.index(b"two-two")] ^= 1
+    (folder / "c.jsonl").write_bytes(data)
+    old = (folder / "clean.jsonl").read_bytes()
+    (folder / "d.jsonl").write_bytes(old)
+    with Session.open(folder / "d.jsonl") as session:
+        session.append(custom("later"))
+    (folder / "d.jsonl").write_bytes(old)
+    for index in (home / "session-index").glob("noindex.*"):
+        index.unlink()
+    (home / "session-index" / "badindex.1.sqlite3").write_bytes(b"garbage")
+    (folder / "plain.jsonl").write_bytes(SOURCE)
+    (folder / "empty.jsonl").write_bytes(b"")
+    killed = (
+        "import os, sys\nfrom treering.engine import Session\n"
+        "s = Session.open(sys.argv[1]); s.append({'type': 'custom'}); s.counts(); os._exit(9)\n"
+    )
+    subprocess.run([sys.executable, "-c", killed, folder / "behind.jsonl"], check=False)
+    assert list((home / "session-index").glob("behind.*-wal"))
+    return home
+
+
+def look(store: Path, tmp_path: Path, commands: list[list[str]]) -> list[str]:
+    """Run commands for every session under strace; the calls that could change the store."""
+    names = [path.stem for path in sorted((store / "sessions").glob("*.jsonl"))]
+    lines = []
+    for words in commands:
+        for name in names if "{}" in words else names[:1]:
+            filled = [word.format(name, source=tmp_path / "source.jsonl") for word in words]
+            lines.append("\t".join([*filled, "--home", str(store)]))
+    todo = tmp_path / "todo"
+    todo.write_text("\n".join(lines) + "\n")
+    before = picture(store)
+    log = tmp_path / "trace"
+    errors = tmp_path / "errors"
+    done = traced(
+        log,
+        ["-y", "-e", f"trace={CHANGES}"],
+        [sys.executable, "-c", LOOK, str(todo), str(errors)],
+    )
+    assert done.returncode == 0, done.stderr
+    assert "internal error" not in errors.read_text()
+    assert log.read_text(errors="replace").count(f"{store}/sessions/") > len(lines)
+    assert picture(store) == before
+    return changes(log, store)
+
+
+def test_looking_makes_no_call_that_changes_the_store(store: Path, tmp_path: Path) -> None:
+    """strace of every reading command on a session of every kind: no write, rename, unlink, mkdir,
+    chmod, time stamp, lock, or open for writing below the store; and the picture is the same."""
+    assert look(store, tmp_path, LOOKING) == []
+
+
+def test_a_dry_run_of_repair_writes_nothing(store: Path, tmp_path: Path) -> None:
+    """`repair --dry-run` owns the session for a moment, and makes no call but that."""
+    for line in look(store, tmp_path, [["repair", "{}", "--dry-run"]]):
+        assert re.match(r"\d+\s+(openat|flock)\(", line), line
+        assert "O_CREAT" not in line
+        assert "O_TRUNC" not in line
+
+
+def test_fsck_in_processes_makes_no_such_call_either(store: Path, tmp_path: Path) -> None:
+    """The real `treering fsck --all --index --jobs 2`, with its workers."""
+    before = picture(store)
+    log = tmp_path / "trace"
+    done = traced(
+        log,
+        ["-y", "-e", f"trace={CHANGES}"],
+        [*COMMAND, "fsck", "--all", "--index", "--jobs", "2", "--home", str(store)],
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stderr == b""
+    assert f"{store}/sessions/".encode() in log.read_bytes()
+    assert changes(log, store) == []
+    assert picture(store) == before
+
+
+def test_the_trace_would_show_a_change(store: Path, tmp_path: Path) -> None:
+    """The same look at a command that writes finds its calls: the tests above can fail."""
+    log = tmp_path / "trace"
+    words = ["session", "name", "clean", "n", "--home", str(store)]
+    traced(log, ["-y", "-e", f"trace={CHANGES}"], [*COMMAND, *words])
+    names = {line.split("(")[0].split()[1] for line in changes(log, store)}
+    assert {"openat", "pwrite64"} <= names
+
+
+OWNER = """
+import os, sys, threading
+opened = []
+busy = False
+def look(event, arguments):
+    if event != "open" or not isinstance(arguments[0], (str, bytes)):
+        return
+    path = os.fsdecode(arguments[0])
+    if ".sqlite3" in path or ".build-" in path:
+        base = path
+        for tail in ("-wal", "-shm", "-journal"):
+            base = base.removesuffix(tail)
+        from treering.index.handle import is_open
+        from treering.index.schema import resolved
+        if is_open(resolved(base)):
+            opened.append(path)
+sys.addaudithook(look)
+from treering.engine import Session, SessionView, export_jsonl
+from treering.engine.session import housekeeping
+from treering.tools.entry import main
+housekeeping.INDEX_LAG_S = 0.01
+path, home = sys.argv[1], sys.argv[2]
+quiet = open(os.devnull, "w")
+session = Session.open(path)
+session.append({"type": "custom", "id": "o1"})
+session.counts()
+out, sys.stdout = sys.stdout, quiet
+index = session._indexer._index
+index._db.execute("BEGIN IMMEDIATE")
+index._db.execute("UPDATE state SET label_waits = label_waits")
+for words in (
+    ["fsck", "--all", "--index"], ["session", "list"], ["session", "info", "s"], ["dump", "s"],
+    ["session", "export", "s"], ["session", "tree", "s"], ["repair", "s", "--dry-run"],
+    ["session", "name", "s", "x"], ["reindex", "s"],
+):
+    main([*words, "--home", home])
+with SessionView.open(path) as view:
+    export_jsonl(view, home + "/export.jsonl")
+sys.stdout = out
+print("look", flush=True)
+sys.stdin.readline()
+index._db.execute("COMMIT")
+for number in range(50):
+    session.append({"type": "custom"})
+    session.leaf()
+session.recover()
+session.counts()
+session.close()
+print(opened, flush=True)
+"""
+
+WRITER = """
+import sys, apsw
+db = apsw.Connection(sys.argv[1])
+db.set_busy_timeout(100)
+try:
+    db.execute("BEGIN IMMEDIATE")
+    print("the lock was lost")
+except apsw.BusyError:
+    print("busy")
+"""
+
+
+def test_F116_only_sqlite_opens_an_index_in_use(home: Path) -> None:
+    """While an owner is inside a write transaction of its index, checking, listing, exporting and
+    repairing in the same process open neither the index nor its -wal or -shm (closing one would
+    drop the lock): another process is still told that it is locked."""
+    with Session.create(cwd="/w", home_dir=str(home), session_id="s") as session:
+        session.append(custom("a"))
+    (index,) = (home / "session-index").glob("s.*.sqlite3")
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, session.path, str(home)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as owner:
+        assert owner.stdin is not None
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "look\n"
+        other = subprocess.run(
+            [sys.executable, "-c", WRITER, index], capture_output=True, text=True, check=False
+        )
+        owner.stdin.write("\n")
+        owner.stdin.flush()
+        opened = owner.stdout.readline()
+    assert other.stdout == "busy\n", other
+    assert opened == "[]\n"
+    assert owner.returncode == 0
+    done = command("fsck", "s", "--index", "--home", home)
+    assert done.returncode == 0, done
