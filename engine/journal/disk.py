@@ -12,36 +12,47 @@ import errno
 import fcntl
 import os
 import stat
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
 
 
-class FileStat(NamedTuple):
-    """What identifies a file and tells that it changed."""
+class FileStat:
+    """What identifies a file and tells that it changed.
 
-    device: int
-    inode: int
-    size: int
-    mode: int
-    links: int
-    mtime_ns: int
+    A thin view of the system's answer: two are made for every append.
+    """
+
+    __slots__ = ("_found",)
+
+    def __init__(self, found: os.stat_result) -> None:
+        self._found = found
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self._found.st_size
+
+    @property
+    def mtime_ns(self) -> int:
+        """Time of the last change of its content, Unix ns."""
+        return self._found.st_mtime_ns
 
     @property
     def is_regular(self) -> bool:
         """Whether this is a plain file."""
-        return stat.S_ISREG(self.mode)
+        return stat.S_ISREG(self._found.st_mode)
 
     @property
     def is_folder(self) -> bool:
         """Whether this is a directory."""
-        return stat.S_ISDIR(self.mode)
+        return stat.S_ISDIR(self._found.st_mode)
 
     @property
     def identity(self) -> tuple[int, int]:
         """(device, inode)."""
-        return (self.device, self.inode)
+        return (self._found.st_dev, self._found.st_ino)
 
 
 class File(Protocol):
@@ -159,7 +170,7 @@ class LocalFile:
 
     def stat(self) -> FileStat:
         """See :class:`File`."""
-        return _file_stat(os.fstat(self._descriptor))
+        return FileStat(os.fstat(self._descriptor))
 
     def try_lock(self) -> bool:
         """See :class:`File`."""
@@ -197,7 +208,7 @@ class LocalDisk:
 
     def stat(self, path: str) -> FileStat:
         """See :class:`Disk`."""
-        return _file_stat(os.stat(path))
+        return FileStat(os.stat(path))
 
     def link(self, source: str, target: str) -> None:
         """See :class:`Disk`."""
@@ -293,12 +304,6 @@ def _folder_exists(disk: Disk, path: str) -> bool:
 
 def _is_below(path: str, top: str) -> bool:
     return path != top and path.startswith(top.rstrip("/") + "/")
-
-
-def _file_stat(found: os.stat_result) -> FileStat:
-    return FileStat(
-        found.st_dev, found.st_ino, found.st_size, found.st_mode, found.st_nlink, found.st_mtime_ns
-    )
 
 
 _FULL_FSYNC = getattr(fcntl, "F_FULLFSYNC", None)

@@ -26,7 +26,6 @@ WATERMARK_BYTES: Final = 64
 
 SEQUENCE_MAX: Final = 2**63 - 1
 EPOCH_MAX: Final = 2**32 - 1
-UNSYNCED_MAX: Final = 2**32 - 1
 
 REQUIRED_FEATURES_KNOWN: Final = 0
 
@@ -235,7 +234,6 @@ def _refuse_other_version(data: bytes, version: int, path: str) -> None:
 
 
 def encode_frame(
-    *,
     kind: int,
     codec: int,
     flags: int,
@@ -247,21 +245,14 @@ def encode_frame(
     previous: bytes,
     salt: int,
 ) -> tuple[bytes, bytes]:
-    """One frame and its revision. ``payload`` is as stored, ``raw`` its length after decoding."""
+    """One frame and its revision; the fields in the order of the format.
+
+    ``payload`` is as stored, ``raw`` its length after decoding.
+    """
     unchecked = _FRAME_HEADER_UNCHECKED.pack(
-        FRAME_MAGIC,
-        kind,
-        codec,
-        flags,
-        len(payload),
-        raw,
-        sequence,
-        epoch,
-        unsynced,
-        previous,
+        FRAME_MAGIC, kind, codec, flags, len(payload), raw, sequence, epoch, unsynced, previous
     )
-    check = header_check_of(unchecked, salt & 0xFFFFFFFF)
-    body = b"".join((unchecked, _U32.pack(check), payload))
+    body = unchecked + _U32.pack(header_check_of(unchecked, salt & 0xFFFFFFFF)) + payload
     revision = digest_of(body, salt)
     return body + revision, revision
 

@@ -59,20 +59,11 @@ class FrameBuilder:
                 codec, stored = self._compress(payload)
             previous = revision[:8]
             all_flags = flags | extra_flags
+            unsynced = sequence - synced_below
             data, revision = encode_frame(
-                kind=kind,
-                codec=codec,
-                flags=all_flags,
-                payload=stored,
-                raw=raw,
-                sequence=sequence,
-                epoch=epoch,
-                unsynced=sequence - synced_below,
-                previous=previous,
-                salt=salt,
+                kind, codec, all_flags, stored, raw, sequence, epoch, unsynced, previous, salt
             )
             pieces.append(data)
-            unsynced = sequence - synced_below
             size = len(stored)
             frames.append(
                 new(

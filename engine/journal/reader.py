@@ -82,7 +82,7 @@ class FileBytes:
 
 
 class GrowingBytes(FileBytes):
-    """A file that its owner appends to: the size is always what the writer has acknowledged."""
+    """A file that its owner appends to: the size is always what the writer has written."""
 
     def __init__(self, file: File, path: str, size_of: Callable[[], int]) -> None:
         super().__init__(file, path, 0)

@@ -89,7 +89,7 @@ class JournalWriter:
 
     @property
     def size(self) -> int:
-        """Acknowledged length of the journal."""
+        """Length that is written; acknowledged, too, once the call that wrote it has returned."""
         return self._state.offset
 
     @property

@@ -32,6 +32,11 @@ class Housekeeper:
 
     def appended(self, frames: int) -> None:
         """Frames were acknowledged."""
+        if 0 < self._frames < INDEX_LAG_FRAMES:
+            # Between two passes: no lock. A count that is lost to a race comes with the next one.
+            self._last_append = environment.monotonic_s()
+            self._frames += frames
+            return
         with self._wakeup:
             self._last_append = environment.monotonic_s()
             if self._frames == 0:

@@ -12,7 +12,7 @@ from treering.engine.errors import Closed, Conflict, InvalidEntry, LimitExceeded
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.format import Kind
 from treering.engine.limits import BATCH_BYTES_MAX
-from treering.engine.session.admission import Admitted, EntryInput, admit
+from treering.engine.session.admission import Admitted, EntryInput, References, admit
 from treering.engine.session.facts import facts_of
 from treering.index import SessionIndex
 
@@ -31,19 +31,19 @@ class Plan:
         self.new_ids: list[str] = []
         self.records: list[Record] = []
         self._parents: dict[str, str | None] = {}
-        self._taken: set[str] = set()
         self._now = environment.iso_time(environment.now_ms())
         for entry in admitted:
             self._add(entry)
 
     def _add(self, entry: Admitted) -> None:
-        if entry.id is not None and (entry.id in self._taken or self._session.exists(entry.id)):
+        if entry.id is not None and (entry.id in self._parents or self._session.exists(entry.id)):
             self._repeat(entry, entry.id)
             return
         parent = entry.parent if entry.parent_given else self.leaf
         if parent is not None and (entry.parent_given or self._session.ambiguous_ids):
             self._require(parent, "the parent")
-        self._check_references(entry, parent)
+        if entry.references is not None:
+            self._check_references(entry.references, entry.kind, parent)
         entry_id = entry.id
         if entry_id is None:
             entry_id = self._fresh.pop()
@@ -54,14 +54,13 @@ class Plan:
         self.records.append(Record(Kind.REQUEST if request else Kind.ENTRY, payload))
         self.ids.append(entry_id)
         self.new_ids.append(entry_id)
-        self._taken.add(entry_id)
         self._parents[entry_id] = parent
         if not request:
             self.leaf = entry_id
 
     def _repeat(self, entry: Admitted, entry_id: str) -> None:
         """An id that exists: a no-op for the same content, else a conflict."""
-        if entry_id in self._taken:
+        if entry_id in self._parents:
             raise Conflict(
                 f"entry id {entry_id!r} occurs twice in one call", path=self._session.path
             )
@@ -78,15 +77,12 @@ class Plan:
         self.ids.append(entry_id)
 
     def _require(self, entry_id: str, what: str) -> None:
-        if entry_id in self._taken:
+        if entry_id in self._parents:
             return
         self._session.require_in_tree(entry_id, what)
 
-    def _check_references(self, entry: Admitted, parent: str | None) -> None:
-        references = entry.references
-        if references is None:
-            return
-        if entry.kind == "compaction":
+    def _check_references(self, references: References, kind: str, parent: str | None) -> None:
+        if kind == "compaction":
             kept = references.first_kept_entry_id
             if kept is not None and not self._is_above(kept, parent):
                 raise NotFound(
@@ -95,7 +91,7 @@ class Plan:
                 )
             return
         if references.target_id is None:
-            raise InvalidEntry(f"a {entry.kind} entry needs a targetId")
+            raise InvalidEntry(f"a {kind} entry needs a targetId")
         self._require(references.target_id, "the target")
 
     def _is_above(self, ancestor: str, entry_id: str | None) -> bool:
@@ -104,7 +100,7 @@ class Plan:
             if entry_id == ancestor:
                 return True
             entry_id = self._parents[entry_id]
-        if entry_id is None or ancestor in self._taken:
+        if entry_id is None or ancestor in self._parents:
             return False
         below = entry_id
 

@@ -338,7 +338,7 @@ class Session(Reads):
         if meant is not None and meant != found.sequence:
             raise Ambiguous(
                 f"several entries have the id {entry_id!r}; a new one would belong to the last",
-                next_step="refer to the last of them by its derived id",
+                next_step="refer to the last by its derived id, or branch to another entry",
             )
 
     def exists(self, entry_id: str) -> bool:
