@@ -183,8 +183,9 @@ def _new_file(
         if os.path.lexists(path + suffix):
             raise IndexFault(path, f"a stale {suffix} lies beside it: set it aside first")
     schema.create_file(path)
-    db = schema.connect(path, readonly=False)
+    db: apsw.Connection | None = None
     try:
+        db = schema.connect(path, readonly=False)
         schema.configure(db, busy_timeout_ms=busy_timeout_ms, cache_kib=cache_kib)
         schema.reserve_checksums(db)
         if building:
@@ -200,7 +201,8 @@ def _new_file(
         if building:
             db.execute("BEGIN IMMEDIATE")
     except BaseException:
-        db.close()
+        if db is not None:
+            db.close()
         for suffix in ("", "-wal", "-shm", "-journal"):  # half made by us a moment ago: nobody's
             with contextlib.suppress(OSError):
                 os.unlink(path + suffix)

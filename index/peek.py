@@ -10,7 +10,7 @@ from treering.index.handle import unsigned
 from treering.index.rows import Identity, Position
 
 
-def peek(path: str) -> tuple[Identity, Position, bytes | None] | None:
+def peek(path: str) -> tuple[Identity, Position | None, bytes | None] | None:
     """(journal, last indexed frame, watermark) of the main file; None when it holds none.
 
     The file is opened as if nobody could change it: no ``-shm`` or ``-wal`` is made or read. If an
@@ -38,10 +38,11 @@ def peek(path: str) -> tuple[Identity, Position, bytes | None] | None:
             raise IndexFault(path, "not an index of ours")
     except (apsw.Error, UnicodeDecodeError, OSError, ValueError) as error:
         raise translate(path, error) from error
-    if row is None or row[0] is None or row[3] is None:
+    if row is None or row[0] is None:
         return None
-    if not all(isinstance(number, int) for number in row[1:5]):
+    journal_id, device, inode, sequence, offset, revision, watermark = row
+    position = None if sequence is None else Position(sequence, offset, revision)
+    numbers = (device, inode, 0 if sequence is None else sequence, 0 if offset is None else offset)
+    if not all(isinstance(number, int) for number in numbers):
         raise IndexFault(path, "its state row is damaged")
-    journal_id, device, inode, *position, watermark = row
-    identity = Identity(journal_id, unsigned(device), unsigned(inode))
-    return identity, Position(*position), watermark
+    return Identity(journal_id, unsigned(device), unsigned(inode)), position, watermark

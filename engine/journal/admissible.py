@@ -48,7 +48,7 @@ def check_records(records: Iterable[Record], *, batch: bool) -> None:
 
 def _unfit(kind: int, payload: bytes, *, batch: bool) -> str | None:
     if kind not in KNOWN_KINDS:
-        if batch or not (kind & OPTIONAL_KIND_BIT and kind < 256):
+        if batch or not OPTIONAL_KIND_BIT <= kind < 256:
             return f"kind {kind} would not be understood"
         return None
     name = Kind(kind).name

@@ -151,6 +151,8 @@ def peek_hint(folder: str, session_id: str) -> Hint | None:
     if state is None:
         return None
     identity, position, watermark = state
+    if position is None:  # a watermark alone still tells what was acknowledged
+        return Hint(identity.journal_id, 0, 0, b"", watermark)
     return Hint(
         identity.journal_id, position.sequence, position.offset, position.revision, watermark
     )

@@ -327,6 +327,8 @@ class Session(Reads):
             NotFound: no entry of the tree has that id.
             Ambiguous: another entry with the same id of its own came later.
         """
+        if not isinstance(entry_id, str):
+            raise NotFound(f"{what} {entry_id!r} is not there: ids are strings", path=self.path)
         if self._pending.has(entry_id):
             return
         found = self.ask(lambda index: index.by_id(entry_id))

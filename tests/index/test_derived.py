@@ -6,7 +6,7 @@ import random
 
 import pytest
 from index_helpers import Model, load, random_rows
-from test_model import assert_equals_model
+from model_checks import assert_equals_model
 
 from treering.index import LeafMove, Row, SessionIndex
 
