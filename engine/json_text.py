@@ -119,8 +119,9 @@ def check(raw: bytes) -> Fields:
     """
     if not raw.isascii():
         _check_utf8(raw)
-    if raw.count(b"[") + raw.count(b"{") > JSON_DEPTH_MAX:
-        _check_depth(raw)
+    deepest = depth_over_limit(raw)
+    if deepest is not None:
+        raise BadRecordError(f"nests {deepest} deep; the limit is {JSON_DEPTH_MAX}", deepest)
     try:
         wire = _FAST.decode(raw)
     except DecodeError as error:
@@ -139,7 +140,19 @@ def _check_utf8(raw: bytes) -> None:
             raise BadRecordError(f"is not UTF-8 ({error.reason})") from None
 
 
-def _check_depth(raw: bytes) -> None:
+def depth_over_limit(raw: bytes) -> int | None:
+    """The nesting of a text that nests deeper than ``JSON_DEPTH_MAX``, else None.
+
+    To be asked before bytes of a file are decoded: decoders recurse, a thread may have 512 KB of
+    stack or less, and running out of it ends the process.
+    """
+    if raw.count(b"[") + raw.count(b"{") <= JSON_DEPTH_MAX:
+        return None
+    deepest = _deepest(raw)
+    return deepest if deepest > JSON_DEPTH_MAX else None
+
+
+def _deepest(raw: bytes) -> int:
     """Count brackets outside strings. Up to the first fault of the text, strings are what a
     parser takes for strings, so no parser can recurse deeper than this count."""
     depth = deepest = 0
@@ -150,8 +163,7 @@ def _check_depth(raw: bytes) -> None:
             deepest = max(deepest, depth)
         elif first != _QUOTE:
             depth -= 1
-    if deepest > JSON_DEPTH_MAX:
-        raise BadRecordError(f"nests {deepest} deep; the limit is {JSON_DEPTH_MAX}", deepest)
+    return deepest
 
 
 def _check_slowly(raw: bytes, error: DecodeError) -> Fields:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -148,9 +149,16 @@ class _Run:
 
     def finish(self, *, one: bool) -> None:
         """Print what was collected for ``--json``: one preview as an object, else a list."""
-        from treering.tools.output import say_json
+        from treering.tools.output import reporting, say_json
 
-        if self._as_json and (self._found or not one):
+        if not self._as_json or (one and not self._found):
+            return
+        made = [found["path"] for found in self._found if "path" in found]
+        with (
+            reporting(f"session imported to {', '.join(made)}")
+            if made
+            else contextlib.nullcontext()
+        ):
             say_json(self._found[0] if one else self._found)
 
     def exit_code(self, files: int) -> int:

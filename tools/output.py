@@ -7,6 +7,7 @@ Nothing here imports the engine.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -132,6 +133,21 @@ def write_bytes(data: bytes) -> None:
         click.echo(escape_json(data.decode("utf-8", "backslashreplace")), nl=False)
         return
     sys.stdout.buffer.write(data)
+
+
+@contextlib.contextmanager
+def reporting(done: str) -> Iterator[None]:
+    """What is printed inside tells of something that was done.
+
+    If it cannot be printed, both facts are said and the command ends with exit code 1: whoever only
+    reads of a failure repeats the command, and has it done twice.
+    """
+    try:
+        yield
+        flush()
+    except OSError as error:
+        warn(f"{done}; this could not be reported: {error.strerror}")
+        raise click.exceptions.Exit(1) from error
 
 
 def flush() -> None:

@@ -45,10 +45,9 @@ def reindex_session(path: str) -> Reindexed:
     result = Reindexed(name_of(path), path)
     try:
         _reindex(result, path)
-    except Owned as error:
-        result.error, result.skipped, result.exit_code = str(error), True, 1
     except TreeringError as error:
         result.error, result.exit_code = str(error), error.exit_code
+        result.skipped = isinstance(error, Owned)
     except (IndexFault, IndexBusy, OSError) as error:
         result.error, result.exit_code = str(error), 3
     except (MemoryError, RecursionError) as error:

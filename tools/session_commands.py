@@ -18,7 +18,7 @@ def new(cwd: str | None, display_name: str | None, home: str | None, as_json: bo
 
     from treering.engine.errors import TreeringError
     from treering.engine.session.session import Session
-    from treering.tools.output import say_json, say_path, warn
+    from treering.tools.output import reporting, say_json, say_path, warn
 
     if cwd is not None:
         cwd = os.path.abspath(os.path.expanduser(cwd))
@@ -32,10 +32,11 @@ def new(cwd: str | None, display_name: str | None, home: str | None, as_json: bo
         # Two facts: the session is there, and something about it failed.
         warn(f"the session was made: {path}; but its name was not set")
         raise
-    if as_json:
-        say_json({"path": path, "id": session_id})
-    else:
-        say_path(path)
+    with reporting(f"the session was made: {path}"):
+        if as_json:
+            say_json({"path": path, "id": session_id})
+        else:
+            say_path(path)
 
 
 @click.command()

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from treering.engine.json_text import depth_over_limit
 from treering.engine.session.entry import Entry
 
 TEXT_CHARS_MAX: Final = 2_000
@@ -16,6 +17,8 @@ UNREADABLE: Final = "[its payload cannot be read; `treering fsck` says why]"
 
 def members_of(raw: bytes) -> dict[str, Any]:
     """The members of an entry; empty when they cannot be had."""
+    if depth_over_limit(raw) is not None:
+        return {}
     try:
         found = msgspec.json.decode(raw)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

@@ -7,6 +7,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
+from treering.engine.json_text import depth_over_limit
 from treering.engine.limits import CONTROL_PAYLOAD_BYTES_MAX
 
 Purpose = Literal["create", "append", "import", "fork", "repair", "repack"]
@@ -121,7 +122,7 @@ def journal_id_in(payload: bytes) -> bytes | None:
 
 
 def _decoded(decoder: msgspec.json.Decoder[_Payload], payload: bytes) -> _Payload | None:
-    if len(payload) > CONTROL_PAYLOAD_BYTES_MAX:
+    if len(payload) > CONTROL_PAYLOAD_BYTES_MAX or depth_over_limit(payload) is not None:
         return None
     try:
         return decoder.decode(payload)

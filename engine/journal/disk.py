@@ -136,6 +136,8 @@ class LocalFile:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._locked_by = 0
+        """Process that took the lock."""
 
     def pread(self, length: int, offset: int) -> bytes:
         """See :class:`File`."""
@@ -180,13 +182,20 @@ class LocalFile:
             if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
                 return False
             raise
+        self._locked_by = os.getpid()
         return True
 
     def close(self) -> None:
         """See :class:`File`."""
         descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        if descriptor < 0:
+            return
+        if self._locked_by == os.getpid():
+            # A process that was forked a moment ago still has a copy of the descriptor, which
+            # would keep the lock. The child itself must not do this: the lock is its parent's.
+            with contextlib.suppress(OSError):  # closing drops it as well
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
 
     def __del__(self) -> None:
         # A forgotten descriptor would keep its lock for the life of the process.

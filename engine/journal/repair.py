@@ -8,6 +8,7 @@ any point leaves the old journal or the new one under the name, and the old byte
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from treering.engine.journal.reader import FileBytes
 from treering.engine.journal.recovery import Examination, Report, examine
 from treering.engine.journal.salvage import Lost, Salvage
 from treering.engine.journal.shared import SharedFrames
+from treering.engine.json_text import depth_over_limit
 
 
 @dataclass
@@ -225,10 +227,10 @@ class _Contents:
         if not self._anything_lost():
             return self._provenance
         facts, separator, header = self._provenance.partition(b"\0")
-        try:
-            members = msgspec.json.decode(facts, type=dict[str, msgspec.Raw])
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            members = {}
+        members: dict[str, msgspec.Raw] = {}
+        if depth_over_limit(facts) is None:
+            with contextlib.suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
+                members = msgspec.json.decode(facts, type=dict[str, msgspec.Raw])
         members.pop("blank_lines", None)
         members["byte_exact"] = msgspec.Raw(b"false")
         members["repaired"] = msgspec.Raw(b"true")

@@ -68,6 +68,7 @@ class Admitted(NamedTuple):
         return payload
 
 
+_SCALARS: Final = frozenset((str, int, float, bool, type(None)))
 _encode = msgspec.json.encode
 _references = msgspec.json.Decoder(References)
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -93,6 +94,7 @@ def admit(entry: EntryInput, *, verified: bool = False) -> Admitted:
 def _plain(entry: EntryBase | Mapping[str, Any]) -> dict[str, Any]:
     """The entry as dicts, lists and scalars with string keys: what is checked is what is stored."""
     value = dict(entry) if isinstance(entry, Mapping) else entry
+    _check_depth(value)
     try:
         plain = msgspec.to_builtins(value, str_keys=True)
     except RecursionError:
@@ -237,23 +239,42 @@ def _encode_checked(value: object) -> bytes:
         where = _find(value, _is_not_finite)
         if where is not None:
             raise InvalidEntry(f"NaN or Infinity at {where}; JSON has no such number")
-    # Brackets also stand in text: only when there are enough for it, the nesting is measured.
-    if encoded.count(b"[") + encoded.count(b"{") >= JSON_DEPTH_MAX:
-        _check_depth(value)
     return encoded
 
 
 def _check_depth(value: object) -> None:
-    """Measure the nesting of plain containers without recursion: same verdict on every stack."""
+    """Measure the nesting of containers without recursion, before anything recurses over them.
+
+    The verdict is the same on every stack, and a thread with a small one is not overrun.
+    """
     stack: list[tuple[object, int]] = [(value, 1)]
     while stack:
         item, depth = stack.pop()
+        members = _members_of(item)
+        if members is None:
+            continue
         if depth > JSON_DEPTH_MAX:
             raise _too_deep(depth)
-        members = item.values() if isinstance(item, dict) else item
-        if isinstance(members, str) or not isinstance(members, Iterable):
-            continue
-        stack += [(each, depth + 1) for each in members if isinstance(each, (dict, list))]
+        depth += 1
+        stack += [(each, depth) for each in members if type(each) not in _SCALARS]
+
+
+def _members_of(item: object) -> Iterable[object] | None:
+    """What is inside a container of any type that can be stored; None for anything else."""
+    if isinstance(item, dict):
+        return item.values()
+    if isinstance(item, (list, tuple, set, frozenset)):
+        return item
+    kind: Any = type(item)
+    if isinstance(item, msgspec.Struct):
+        names: Iterable[str] = kind.__struct_fields__
+    elif hasattr(kind, "__dataclass_fields__"):
+        names = kind.__dataclass_fields__
+    elif hasattr(kind, "__attrs_attrs__"):
+        names = [attribute.name for attribute in kind.__attrs_attrs__]
+    else:
+        return None
+    return [getattr(item, name, None) for name in names]
 
 
 def _too_deep(depth: int | None) -> LimitExceeded:

@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from treering.engine.json_text import depth_over_limit
+
 
 class _Struct(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     pass
@@ -340,6 +342,9 @@ _header = msgspec.json.Decoder(SessionHeader)
 
 def decode_entry(raw: bytes) -> KnownEntry | UnknownEntry:
     """The typed entry, or :class:`UnknownEntry`; never an error for bytes that were admitted."""
+    depth = depth_over_limit(raw)
+    if depth is not None:
+        return UnknownEntry(type="", problem=f"nests {depth} deep", raw=raw)
     try:
         return _known.decode(raw)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -355,6 +360,8 @@ def _kind_of(raw: bytes) -> str:
 
 def decode_header(raw: bytes) -> SessionHeader | None:
     """The typed header, or None when its members are not as documented."""
+    if depth_over_limit(raw) is not None:
+        return None
     try:
         return _header.decode(raw)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

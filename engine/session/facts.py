@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from treering.engine.json_text import BadRecordError, check, clean
+from treering.engine.json_text import BadRecordError, check, clean, depth_over_limit
 from treering.engine.limits import ENTRY_ID_CHARS_MAX
 from treering.index import Usage
 
@@ -80,6 +80,8 @@ _decode = msgspec.json.Decoder(_Entry).decode
 
 def facts_of(raw: bytes) -> Facts:
     """The facts of one entry."""
+    if depth_over_limit(raw) is not None:
+        return UNREADABLE
     try:
         found = _decode(raw)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

@@ -11,6 +11,7 @@ from treering.engine import environment
 from treering.engine.errors import Closed, Conflict, InvalidEntry, LimitExceeded, NotFound
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.format import Kind
+from treering.engine.json_text import depth_over_limit
 from treering.engine.limits import BATCH_BYTES_MAX
 from treering.engine.session.admission import Admitted, EntryInput, References, admit
 from treering.engine.session.facts import facts_of
@@ -171,6 +172,8 @@ class _Timestamp(msgspec.Struct):
 
 
 def _timestamp_in(raw: bytes) -> str:
+    if depth_over_limit(raw) is not None:
+        return ""
     try:
         return msgspec.json.decode(raw, type=_Timestamp).timestamp
     except msgspec.MsgspecError:

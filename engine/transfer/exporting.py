@@ -15,6 +15,7 @@ import msgspec
 from treering.engine import environment, home
 from treering.engine.errors import Conflict, from_os_error
 from treering.engine.journal.disk import LOCAL_DISK
+from treering.engine.json_text import depth_over_limit
 from treering.engine.session.reads import Reads
 from treering.engine.transfer.legacy import BlankRun, rebuild
 
@@ -53,6 +54,8 @@ def jsonl_lines(session: Reads, *, branch: bool = False) -> Iterator[bytes]:
 
 
 def _decode(facts: bytes) -> _Provenance | None:
+    if depth_over_limit(facts) is not None:
+        return None
     try:
         return msgspec.json.decode(facts, type=_Provenance)
     except msgspec.MsgspecError:

@@ -20,10 +20,17 @@ from treering.engine.transfer.records import (
     numbered_lines,
 )
 
-Format = Literal["jsonl", "native-frames", "treering", "json-array", "zstd", "empty", "unknown"]
+Format = Literal[
+    "jsonl", "native-frames", "treering", "json-array", "zstd", "gzip", "bzip2", "empty", "unknown"
+]
 
 _TREERING_MAGIC: Final = b"\x89TRNG\r\n\x1a"
-_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_COMPRESSED: Final[dict[bytes, Format]] = {
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x1f\x8b\x08": "gzip",
+    b"BZh": "bzip2",
+}
+"""By the first bytes; no JSON begins with them."""
 _ZSTD_SKIPPABLE: Final = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
 _FRAME: Final = re.compile(rb'[ \t\r]*\{[ \t\r]*"journalFrame"[ \t\r]*:[ \t\r]*1[ \t\r]*[,}]')
 _PROBE_BYTES: Final = 64 * KIB
@@ -61,7 +68,10 @@ def detect(source: Source) -> Format:
     head = source.read_at(0, 8)
     if head == _TREERING_MAGIC:
         return "treering"
-    if head[:4] == _ZSTD_MAGIC or _ZSTD_SKIPPABLE.match(head):
+    for magic, compressed in _COMPRESSED.items():
+        if head.startswith(magic):
+            return compressed
+    if _ZSTD_SKIPPABLE.match(head):
         return "zstd"
     offset = bom_length(source)
     while chunk := source.read_at(offset, _PROBE_BYTES):
@@ -109,9 +119,11 @@ def refuse_format(source: Source, found: Format, *, salvage: bool) -> None:
         raise Unsupported(
             "already a Treering journal; this kind cannot be imported for now", path=source.path
         )
-    if found == "zstd":
+    if found in _COMPRESSED.values():
         raise Unsupported(
-            "compressed with zstd", path=source.path, next_step="decompress it first (zstd -d)"
+            f"compressed with {found}",
+            path=source.path,
+            next_step=f"decompress it first ({found} -d)",
         )
     if found == "json-array" and not salvage:
         raise Unsupported(

@@ -472,6 +472,19 @@ def test_F119_child_forked_while_a_journal_is_being_made(tmp_path: Path) -> None
         os.waitpid(pid, 0)
 
 
+def test_F119_a_copy_of_the_descriptor_keeps_no_lock(tmp_path: Path) -> None:
+    """A child between fork and exec has the descriptor; the lock goes when its owner gives it back."""
+    store = build.make_store(tmp_path)
+    build.create(store).close()
+    owner = build.reopen(store).owner
+    copy = os.dup(owner.file._descriptor)
+    try:
+        owner.release()
+        build.reopen(store).owner.release()
+    finally:
+        os.close(copy)
+
+
 def test_relative_folders_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Folders below a relative path are made or refused; never an endless walk upwards."""
     monkeypatch.chdir(tmp_path)

@@ -325,6 +325,7 @@ def in_child(do: Callable[[], Any], seconds: int = 5) -> int | str:
         warnings.simplefilter("ignore")
         pid = os.fork()
     if pid == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest-timeout has a handler of its own
         signal.alarm(seconds)
         code = 0
         try:

@@ -311,6 +311,8 @@ class TestReindex:
             ran = run("reindex", "--all", "--json", home=home)
         assert ran.code == 1
         assert [found["skipped"] for found in ran.json] == [False, True, False]
+        with Session.open(paths[1]):
+            assert run("reindex", "s1", home=home).code == 3
         assert list(ran.json[0]) == [
             "session",
             "path",

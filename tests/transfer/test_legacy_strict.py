@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import threading
 import tracemalloc
 from typing import Any
@@ -58,6 +60,8 @@ def refusal(data: bytes, kind: type[TreeringError] = InvalidSource) -> str:
         (b"\x89TRNG\r\n\x1a" + bytes(100), "treering"),
         (b"\x28\xb5\x2f\xfd" + bytes(9), "zstd"),
         (b"\x50\x2a\x4d\x18" + bytes(9), "zstd"),
+        (gzip.compress(b"{}"), "gzip"),
+        (bz2.compress(b"{}"), "bzip2"),
         (b"[{}]", "json-array"),
         (b"", "empty"),
         (b"\n \r\n", "empty"),
