@@ -98,7 +98,7 @@ def test_magics() -> None:
 def test_limits_table() -> None:
     """Each row is a constant of format.py or limits.py, and has its value."""
     rows = table(PAGE, "constant", "value")
-    assert len(rows) == 12
+    assert len(rows) == 13
     for name, value, _ in rows:
         constant = name.strip("`")
         source = limits if hasattr(limits, constant) else fmt
