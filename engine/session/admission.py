@@ -250,19 +250,19 @@ def _check_depth(value: object) -> None:
     stack: list[tuple[object, int]] = [(value, 1)]
     while stack:
         item, depth = stack.pop()
-        members = _members_of(item)
+        members = item.values() if isinstance(item, dict) else _members_of(item)
         if members is None:
             continue
         if depth > JSON_DEPTH_MAX:
             raise _too_deep(depth)
         depth += 1
-        stack += [(each, depth) for each in members if type(each) not in _SCALARS]
+        for each in members:
+            if type(each) not in _SCALARS:
+                stack.append((each, depth))
 
 
 def _members_of(item: object) -> Iterable[object] | None:
-    """What is inside a container of any type that can be stored; None for anything else."""
-    if isinstance(item, dict):
-        return item.values()
+    """What is inside a container (but a dict) that can be stored; None for anything else."""
     if isinstance(item, (list, tuple, set, frozenset)):
         return item
     kind: Any = type(item)
