@@ -27,7 +27,9 @@ NOT_ASSESSED: Final = (
 @click.option("--preview", is_flag=True, help="Only say what would be imported; creates nothing.")
 @click.option("--salvage", is_flag=True, help="Take what is whole of a damaged file.")
 @click.option("--no-limit", is_flag=True, help="Lift the limits on entries and bytes.")
-@click.option("--cwd", metavar="DIR", help="Working directory of the new session.")
+@click.option(
+    "--cwd", metavar="DIR", help="Working directory of the new session [default: this one]."
+)
 @home_option
 @json_option
 @click.pass_context

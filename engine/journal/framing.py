@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from treering.engine import environment
 from treering.engine.errors import LimitExceeded
@@ -18,7 +18,7 @@ from treering.engine.journal.payload import (
 )
 from treering.engine.limits import PAYLOAD_BYTES_MAX
 
-Durability = Literal["full", "os"]
+Durability = control.Durability
 
 NEVER = PAYLOAD_BYTES_MAX + 1
 

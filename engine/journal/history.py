@@ -82,7 +82,6 @@ class History:
         self.session: Frame | None = None
         self.provenance: Frame | None = None
         self.gaps: list[tuple[Frame, control.Gap]] = []
-        self.open_epoch: control.EpochOpen | None = None
         self.leaf_candidates: deque[Frame] = deque(maxlen=LEAF_CANDIDATES_KEPT)
         self.settled: Frame | None = None
 
@@ -134,7 +133,6 @@ class History:
         why = misunderstood(frame) or _breaks_order(frame, place)
         if frame.kind == Kind.EPOCH_OPEN:
             self._epoch_frames = 0
-            self.open_epoch = None
         was_closed, self._closed = self._closed, False
         if why is None and was_closed and frame.kind != Kind.EPOCH_OPEN:
             why = f"{_name(frame.kind)} after EPOCH_CLOSE"
@@ -212,7 +210,6 @@ class History:
             return "EPOCH_OPEN payload"
         if opened.journal != self._hex_id or opened.epoch != frame.epoch:
             return "EPOCH_OPEN of another journal or epoch"
-        self.open_epoch = opened
         unknown = [name for name in opened.requires if name not in control.REQUIRES_KNOWN]
         return f"EPOCH_OPEN requires {', '.join(unknown)}" if unknown else None
 

@@ -79,7 +79,8 @@ class NewJournal:
         except OSError as error:
             raise from_os_error(error, "create the journal", folder) from error
         try:
-            self._file.try_lock()
+            if not self._file.try_lock():
+                raise Conflict("another process has locked the new file", path=self.temporary)
             self._identity = self._file.stat().identity
             write_all(self._file, encode_file_header(self._header(0)), 0)
             self.add(
