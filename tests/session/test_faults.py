@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -317,6 +318,8 @@ def test_the_journal_is_changed_by_somebody_else(tmp_path: Path, change: str) ->
     elif change == "shrunk":
         os.truncate(path, len(data) - 1)
     else:
+        # Noticed by the time of change, of which file systems keep ticks of up to 10 ms.
+        time.sleep(0.05)
         with open(path, "r+b") as file:
             file.seek(len(data) - 3)
             file.write(b"\xff")
