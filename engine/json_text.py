@@ -14,12 +14,14 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
-from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType, ValidationError
+from msgspec import UNSET, DecodeError, MsgspecError, Raw, Struct, UnsetType, ValidationError
 from msgspec.json import Decoder
 
 from treering.engine.limits import JSON_DEPTH_MAX, MIB
+
+_Value = TypeVar("_Value")
 
 STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
 _OPENING: Final = re.compile(rb"[ \t\r\n]*+\{")
@@ -150,6 +152,16 @@ def depth_over_limit(raw: bytes) -> int | None:
         return None
     deepest = _deepest(raw)
     return deepest if deepest > JSON_DEPTH_MAX else None
+
+
+def decode_or_none(decoder: Decoder[_Value], raw: bytes) -> _Value | None:
+    """What the decoder makes of bytes of a file; None when they nest too deep or do not fit."""
+    if depth_over_limit(raw) is not None:
+        return None
+    try:
+        return decoder.decode(raw)
+    except (MsgspecError, UnicodeError, RecursionError):
+        return None
 
 
 def _deepest(raw: bytes) -> int:

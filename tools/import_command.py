@@ -102,10 +102,9 @@ class _Run:
         try:
             self._report(file, result)
         except OSError as error:
-            from treering.tools.output import warn
+            from treering.tools.output import warn_not_reported
 
-            # Two facts, kept apart: whoever repeats the import would have the session twice.
-            warn(f"session imported to {result.path}; this could not be reported: {error.strerror}")
+            warn_not_reported(f"session imported to {result.path}", error)
             self._codes.append(1)
 
     def _try(self, file: str, read: Any) -> Any:

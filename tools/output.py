@@ -135,6 +135,11 @@ def write_bytes(data: bytes) -> None:
     sys.stdout.buffer.write(data)
 
 
+def warn_not_reported(done: str, error: OSError) -> None:
+    """Two facts, kept apart: something was done, and its report could not be printed."""
+    warn(f"{done}; this could not be reported: {error.strerror}")
+
+
 @contextlib.contextmanager
 def reporting(done: str) -> Iterator[None]:
     """What is printed inside tells of something that was done.
@@ -146,7 +151,7 @@ def reporting(done: str) -> Iterator[None]:
         yield
         flush()
     except OSError as error:
-        warn(f"{done}; this could not be reported: {error.strerror}")
+        warn_not_reported(done, error)
         raise click.exceptions.Exit(1) from error
 
 

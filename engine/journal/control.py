@@ -7,7 +7,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from treering.engine.json_text import depth_over_limit
+from treering.engine.json_text import decode_or_none
 from treering.engine.limits import CONTROL_PAYLOAD_BYTES_MAX
 
 Purpose = Literal["create", "append", "import", "fork", "repair", "repack"]
@@ -122,9 +122,6 @@ def journal_id_in(payload: bytes) -> bytes | None:
 
 
 def _decoded(decoder: msgspec.json.Decoder[_Payload], payload: bytes) -> _Payload | None:
-    if len(payload) > CONTROL_PAYLOAD_BYTES_MAX or depth_over_limit(payload) is not None:
+    if len(payload) > CONTROL_PAYLOAD_BYTES_MAX:
         return None
-    try:
-        return decoder.decode(payload)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None
+    return decode_or_none(decoder, payload)

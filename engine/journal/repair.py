@@ -8,7 +8,6 @@ any point leaves the old journal or the new one under the name, and the old byte
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -32,7 +31,9 @@ from treering.engine.journal.reader import FileBytes
 from treering.engine.journal.recovery import Examination, Report, examine
 from treering.engine.journal.salvage import Lost, Salvage
 from treering.engine.journal.shared import SharedFrames
-from treering.engine.json_text import depth_over_limit
+from treering.engine.json_text import decode_or_none
+
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @dataclass
@@ -227,10 +228,7 @@ class _Contents:
         if not self._anything_lost():
             return self._provenance
         facts, separator, header = self._provenance.partition(b"\0")
-        members: dict[str, msgspec.Raw] = {}
-        if depth_over_limit(facts) is None:
-            with contextlib.suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
-                members = msgspec.json.decode(facts, type=dict[str, msgspec.Raw])
+        members = decode_or_none(_members, facts) or {}
         members.pop("blank_lines", None)
         members["byte_exact"] = msgspec.Raw(b"false")
         members["repaired"] = msgspec.Raw(b"true")

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from treering.engine.json_text import depth_over_limit
+from treering.engine.json_text import decode_or_none, depth_over_limit
 
 
 class _Struct(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
@@ -352,17 +352,10 @@ def decode_entry(raw: bytes) -> KnownEntry | UnknownEntry:
 
 
 def _kind_of(raw: bytes) -> str:
-    try:
-        return _kinds.decode(raw).type
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return ""
+    found = decode_or_none(_kinds, raw)
+    return "" if found is None else found.type
 
 
 def decode_header(raw: bytes) -> SessionHeader | None:
     """The typed header, or None when its members are not as documented."""
-    if depth_over_limit(raw) is not None:
-        return None
-    try:
-        return _header.decode(raw)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None
+    return decode_or_none(_header, raw)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from treering.engine.json_text import BadRecordError, check, clean, depth_over_limit
+from treering.engine.json_text import BadRecordError, check, clean, decode_or_none, depth_over_limit
 from treering.engine.limits import ENTRY_ID_CHARS_MAX
 from treering.index import Usage
 
@@ -76,6 +76,7 @@ class Facts(NamedTuple):
 UNREADABLE = Facts("", None, None, None, None, None, None, readable=False)
 
 _decode = msgspec.json.Decoder(_Entry).decode
+_members = msgspec.json.Decoder(dict[str, Any])
 
 
 def facts_of(raw: bytes) -> Facts:
@@ -119,11 +120,7 @@ def _facts_slowly(raw: bytes) -> Facts:
     own = found.id if isinstance(found.id, str) else None
     parent = found.parentId if isinstance(found.parentId, str) else None
     time = found.timestamp if isinstance(found.timestamp, str) else None
-    members: dict[str, Any] = {}
-    try:
-        members = msgspec.json.decode(raw)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        members = {}
+    members = decode_or_none(_members, raw) or {}
     label = None
     target = members.get("targetId")
     if kind == "label" and isinstance(target, str):

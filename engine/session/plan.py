@@ -11,7 +11,7 @@ from treering.engine import environment
 from treering.engine.errors import Closed, Conflict, InvalidEntry, LimitExceeded, NotFound
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.format import Kind
-from treering.engine.json_text import depth_over_limit
+from treering.engine.json_text import decode_or_none
 from treering.engine.limits import BATCH_BYTES_MAX
 from treering.engine.session.admission import Admitted, EntryInput, References, admit
 from treering.engine.session.facts import facts_of
@@ -171,10 +171,9 @@ class _Timestamp(msgspec.Struct):
     timestamp: str = ""
 
 
+_timestamps = msgspec.json.Decoder(_Timestamp)
+
+
 def _timestamp_in(raw: bytes) -> str:
-    if depth_over_limit(raw) is not None:
-        return ""
-    try:
-        return msgspec.json.decode(raw, type=_Timestamp).timestamp
-    except msgspec.MsgspecError:
-        return ""
+    found = decode_or_none(_timestamps, raw)
+    return "" if found is None else found.timestamp

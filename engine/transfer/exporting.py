@@ -15,7 +15,7 @@ import msgspec
 from treering.engine import environment, home
 from treering.engine.errors import Conflict, from_os_error
 from treering.engine.journal.disk import LOCAL_DISK
-from treering.engine.json_text import depth_over_limit
+from treering.engine.json_text import decode_or_none
 from treering.engine.session.reads import Reads
 from treering.engine.transfer.legacy import BlankRun, rebuild
 
@@ -24,6 +24,9 @@ class _Provenance(msgspec.Struct):
     byte_exact: bool = False
     bom: bool = False
     blank_lines: list[tuple[int, str, int]] = []
+
+
+_provenances = msgspec.json.Decoder(_Provenance)
 
 
 def jsonl_lines(session: Reads, *, branch: bool = False) -> Iterator[bytes]:
@@ -43,7 +46,7 @@ def jsonl_lines(session: Reads, *, branch: bool = False) -> Iterator[bytes]:
         return
     entries = (entry.raw for entry in session.iter_entries())
     provenance = session.provenance()
-    facts = None if provenance is None else _decode(provenance[0])
+    facts = None if provenance is None else decode_or_none(_provenances, provenance[0])
     if facts is not None and facts.byte_exact and provenance is not None:
         blanks = [BlankRun(*run) for run in facts.blank_lines]
         yield from rebuild(provenance[1], entries, blanks, facts.bom)
@@ -51,15 +54,6 @@ def jsonl_lines(session: Reads, *, branch: bool = False) -> Iterator[bytes]:
     yield session.header_bytes() + b"\n"
     for raw in entries:
         yield raw + b"\n"
-
-
-def _decode(facts: bytes) -> _Provenance | None:
-    if depth_over_limit(facts) is not None:
-        return None
-    try:
-        return msgspec.json.decode(facts, type=_Provenance)
-    except msgspec.MsgspecError:
-        return None
 
 
 def export_jsonl(session: Reads, target: str | os.PathLike[str], *, branch: bool = False) -> int:
