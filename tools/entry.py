@@ -23,13 +23,13 @@ EXIT_INTERRUPTED: Final = 130
 EXIT_READER_GONE: Final = 141
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+def main(arguments: Sequence[str] | None = None, *, command: click.Command = treering) -> int:
+    """Run the command line, or that of another command; returns the exit code."""
     _open_standard_streams()
     _never_fail_to_print()
     code = 0
     try:
-        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        code = _run(command, list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
     except BrokenPipeError:
         _forget_stdout()
@@ -43,10 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _run(arguments: list[str]) -> int:
+def _run(command: click.Command, arguments: list[str]) -> int:
     try:
-        with treering.make_context("treering", arguments) as context:
-            treering.invoke(context)
+        with command.make_context(command.name, arguments) as context:
+            command.invoke(context)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.UsageError as error:

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 from support import build, damage, oracle
-from support.faulty_disk import quick_disk
 
 from treering.engine.errors import (
     AcknowledgedDataLost,
@@ -27,6 +26,7 @@ from treering.engine.errors import (
     Unsupported,
 )
 from treering.engine.journal.reader import FileBytes
+from treering.fuzz.faulty_disk import quick_disk
 
 DATA = (Path(__file__).resolve().parents[1] / "data/golden-epochs.jsonl").read_bytes()
 WHOLE = oracle.judge(DATA)

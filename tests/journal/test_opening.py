@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from support import build, damage, oracle
-from support.faulty_disk import FaultyDisk, Op, quick_disk
 
 from treering.engine.errors import (
     Damaged,
@@ -27,6 +26,7 @@ from treering.engine.journal.format import salt_of
 from treering.engine.journal.history import Walk
 from treering.engine.journal.opening import Hint
 from treering.engine.journal.reader import FileBytes, read_frame
+from treering.fuzz.faulty_disk import FaultyDisk, Op, quick_disk
 
 GOLDEN = (Path(__file__).resolve().parents[1] / "data/golden-epochs.jsonl").read_bytes()
 JOURNAL_ID = GOLDEN[28:44]

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 from support import build
-from support.faulty_disk import FaultyDisk, Op
 
 from treering.engine.errors import (
     Closed,
@@ -31,6 +30,7 @@ from treering.engine.errors import (
 from treering.engine.journal.disk import LOCAL_DISK, make_folders
 from treering.engine.journal.ownership import Ownership, read_note
 from treering.engine.journal.publish import NewJournal
+from treering.fuzz.faulty_disk import FaultyDisk, Op
 
 TESTS = Path(__file__).resolve().parents[1]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from support import build, damage, oracle
-from support.faulty_disk import FaultyDisk, Op
 
 from treering.engine.errors import (
     Invalid,
@@ -19,6 +18,7 @@ from treering.engine.errors import (
 )
 from treering.engine.journal import recovery
 from treering.engine.journal.admissible import Record, check_records
+from treering.fuzz.faulty_disk import FaultyDisk, Op
 
 GOLDEN = (Path(__file__).resolve().parents[1] / "data/golden-epochs.jsonl").read_bytes()
 TORN = GOLDEN[:-20]

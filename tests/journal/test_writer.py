@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from support import build, damage, oracle
-from support.faulty_disk import FOREVER, FaultyDisk, Op
 
 from treering.engine import environment
 from treering.engine.errors import (
@@ -34,6 +33,7 @@ from treering.engine.journal.format import Frame
 from treering.engine.journal.opening import Hint
 from treering.engine.journal.reader import Place, Scan
 from treering.engine.journal.writer import JournalWriter
+from treering.fuzz.faulty_disk import FOREVER, FaultyDisk, Op
 
 FULL_ERRORS = [errno.ENOSPC, errno.EDQUOT, errno.EFBIG]
 

@@ -18,7 +18,7 @@ import pytest
 import treering
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SOURCES = ("engine", "index", "tools")
+SOURCES = ("engine", "fuzz", "index", "tools")
 
 pytestmark = [
     pytest.mark.slow,
@@ -154,7 +154,7 @@ with treering.SessionView.open(path) as view:
 found = [module.name for module in pkgutil.walk_packages(treering.__path__, "treering.")]
 assert len(found) > 40, found
 for name in found:
-    if not name.startswith("treering.tools"):
+    if not name.startswith(("treering.tools", "treering.fuzz")):
         importlib.import_module(name)
 print(treering.__version__)
 """

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from session_helpers import answers, crash, custom, new, read_bytes, view_answers
-from support.faulty_disk import FOREVER, FaultyDisk
 
 from treering.engine import (
     Conflict,
@@ -24,6 +23,7 @@ from treering.engine import (
     StorageFull,
     TreeringError,
 )
+from treering.fuzz.faulty_disk import FOREVER, FaultyDisk
 
 
 def count_ops(do: Callable[[FaultyDisk], None]) -> int:

@@ -23,7 +23,6 @@ from session_helpers import (
     write_bytes,
 )
 from support.build import Maker
-from support.faulty_disk import FaultyDisk
 
 from treering.engine import (
     Damaged,
@@ -37,6 +36,7 @@ from treering.engine import (
     Undecodable,
     jsonl_lines,
 )
+from treering.fuzz.faulty_disk import FaultyDisk
 
 
 def test_F01_cut_at_every_byte_of_the_last_entry(tmp_path: Path) -> None:

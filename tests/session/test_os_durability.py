@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from session_helpers import crash, custom, drop_index, index_file, new, read_bytes
-from support.faulty_disk import FaultyDisk
 
 from treering.engine import Invalid, OutcomeUnknown, Poisoned, Session, SessionView
 from treering.engine.session import housekeeping
+from treering.fuzz.faulty_disk import FaultyDisk
 from treering.index import SessionIndex
 
 

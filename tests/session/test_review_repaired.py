@@ -21,7 +21,6 @@ from session_helpers import (
     write_bytes,
 )
 from support import build, damage
-from support.faulty_disk import FaultyDisk, Op
 
 from treering.engine import (
     Conflict,
@@ -37,6 +36,7 @@ from treering.engine import (
 )
 from treering.engine.session import indexing
 from treering.engine.transfer import exporting
+from treering.fuzz.faulty_disk import FaultyDisk, Op
 
 
 def flip_at(path: str, text: bytes) -> bytes:

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from session_helpers import answers, custom, drop_index, index_differences, new, user, view_answers
-from support.faulty_disk import FaultyDisk
 
 from treering.engine import Closed, OutcomeUnknown, Owned, Session, TreeringError
 from treering.engine.session import filling, housekeeping, indexing
+from treering.fuzz.faulty_disk import FaultyDisk
 
 
 @pytest.fixture

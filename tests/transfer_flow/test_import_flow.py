@@ -23,7 +23,6 @@ from session_helpers import (
     read_bytes,
     view_answers,
 )
-from support.faulty_disk import FaultyDisk
 
 from treering.engine import (
     Conflict,
@@ -46,6 +45,7 @@ from treering.engine import (
     jsonl_lines,
     preview_import,
 )
+from treering.fuzz.faulty_disk import FaultyDisk
 
 HEADER = (
     b'{"type":"session","version":3,"id":"src","timestamp":"2024-12-03T14:00:00.000Z","cwd":"/p"}\n'
