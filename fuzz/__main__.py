@@ -8,7 +8,23 @@ from typing import Final
 from treering.tools.cli import Lazy, LazyGroup
 from treering.tools.entry import main
 
-_COMMANDS: Final[dict[str, Lazy]] = {}
+_COMMANDS: Final = {
+    "explore": Lazy(
+        "treering.fuzz.explore_command:command", "Every state that a power failure can leave."
+    ),
+    "errors": Lazy("treering.fuzz.errors_command:command", "An error at every call of every flow."),
+    "plant": Lazy(
+        "treering.fuzz.plant_command:command", "Plant known faults and see the explorer find them."
+    ),
+    "syscalls": Lazy(
+        "treering.fuzz.syscalls.command:command", "Errors and kills at system calls of commands."
+    ),
+    "kill": Lazy("treering.fuzz.kills.command:command", "Kill real processes, round after round."),
+    "index": Lazy(
+        "treering.fuzz.adversary.command:command", "Replace, cut and flip the files of an index."
+    ),
+    "target": Lazy("treering.fuzz.targets.command:command", "Fuzz what takes bytes from outside."),
+}
 
 fuzz = LazyGroup(
     "treering.fuzz",

@@ -1,0 +1,1 @@
+"""What Treering does to a disk, declared for the explorer and for error injection."""

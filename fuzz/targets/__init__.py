@@ -1,0 +1,1 @@
+"""Fuzz targets: everything that takes bytes from outside, under a coverage-guided fuzzer."""
