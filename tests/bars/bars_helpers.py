@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support import oracle
 
 from treering.engine import Session, import_session
+from treering.fuzz import oracle
 
 ENTRY, ACTIVATE, LEAF, REQUEST, PROVENANCE, DICTIONARY, SESSION = 2, 4, 6, 8, 11, 7, 1
 STAGED, RETAINED = 0x10, 0x01

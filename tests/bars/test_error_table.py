@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from bars_helpers import COMMAND, SOURCE, command, custom, picture, refused, traced
-from support import oracle
 
 from treering.engine import Session
+from treering.fuzz import oracle
 from treering.tools.entry import main
 
 

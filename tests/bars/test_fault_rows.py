@@ -14,9 +14,10 @@ import apsw
 import pytest
 from bars_helpers import SOURCE, command, custom
 from session_helpers import answers, crash, drop_index, index_differences, index_file, view_answers
-from support import damage, oracle
+from support import damage
 
 from treering.engine import Session, SessionView
+from treering.fuzz import oracle
 from treering.index import IndexFault, SessionIndex, schema
 from treering.tools.entry import main
 from treering.tools.fsck import check_session

@@ -20,9 +20,10 @@ from bars_helpers import (
     journal_of,
     realistic,
 )
-from support import damage, oracle
+from support import damage
 
 from treering.engine import Damaged, NotAJournal, Session, SessionView, TreeringError, repair
+from treering.fuzz import oracle
 from treering.tools.fsck import Checked, check_session
 
 pytestmark = pytest.mark.usefixtures("no_syncs")

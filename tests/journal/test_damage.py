@@ -1,6 +1,6 @@
 """Damaged, torn and foreign bytes: each gets the case that the table says, and nothing is widened.
 
-``support.oracle`` is a second, independent reading of the case table; every damaged file here is
+``treering.fuzz.oracle`` is a second, independent reading of the case table; every damaged file here is
 judged by it and by the engine, and then opened for writing.
 """
 
@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from support import build, damage, oracle
+from support import build, damage
 
 from treering.engine.errors import (
     AcknowledgedDataLost,
@@ -26,6 +26,7 @@ from treering.engine.errors import (
     Unsupported,
 )
 from treering.engine.journal.reader import FileBytes
+from treering.fuzz import oracle
 from treering.fuzz.faulty_disk import quick_disk
 
 DATA = (Path(__file__).resolve().parents[1] / "data/golden-epochs.jsonl").read_bytes()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import build, damage, oracle
+from support import build, damage
 
 from treering.engine.errors import (
     Damaged,
@@ -26,6 +26,7 @@ from treering.engine.journal.format import salt_of
 from treering.engine.journal.history import Walk
 from treering.engine.journal.opening import Hint
 from treering.engine.journal.reader import FileBytes, read_frame
+from treering.fuzz import oracle
 from treering.fuzz.faulty_disk import FaultyDisk, Op, quick_disk
 
 GOLDEN = (Path(__file__).resolve().parents[1] / "data/golden-epochs.jsonl").read_bytes()

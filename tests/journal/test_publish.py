@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import build, oracle
+from support import build
 
 from treering.engine import environment
 from treering.engine.errors import Conflict, Owned, StorageFull, TreeringError
@@ -17,6 +17,7 @@ from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import LOCAL_DISK
 from treering.engine.journal.publish import TEMPORARY_SUFFIX, NewJournal, sweep_stale
 from treering.engine.limits import WRITE_BYTES_MAX
+from treering.fuzz import oracle
 from treering.fuzz.faulty_disk import FaultyDisk, Op
 
 RECORDS = [build.SESSION_RECORD, build.entry("a"), build.entry("b", "long " * 200)]

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support import build, damage, oracle
+from support import build, damage
 
 from treering.engine.errors import (
     Invalid,
@@ -18,6 +18,7 @@ from treering.engine.errors import (
 )
 from treering.engine.journal import recovery
 from treering.engine.journal.admissible import Record, check_records
+from treering.fuzz import oracle
 from treering.fuzz.faulty_disk import FaultyDisk, Op
 
 GOLDEN = (Path(__file__).resolve().parents[1] / "data/golden-epochs.jsonl").read_bytes()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import build, oracle
+from support import build
 
 from treering.engine import errors
 from treering.engine.journal.control import decode_leaf
@@ -17,6 +17,7 @@ from treering.engine.journal.disk import LOCAL_DISK
 from treering.engine.journal.format import Frame, Kind, decode_file_header
 from treering.engine.journal.history import Walk
 from treering.engine.journal.reader import Scan
+from treering.fuzz import oracle
 
 FOLDER = Path(
     os.environ.get("TREERING_VECTORS") or Path(__file__).resolve().parents[3] / "shared/vectors"

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support import build, damage, oracle
+from support import build, damage
 
 from treering.engine import environment
 from treering.engine.errors import (
@@ -33,6 +33,7 @@ from treering.engine.journal.format import Frame
 from treering.engine.journal.opening import Hint
 from treering.engine.journal.reader import Place, Scan
 from treering.engine.journal.writer import JournalWriter
+from treering.fuzz import oracle
 from treering.fuzz.faulty_disk import FOREVER, FaultyDisk, Op
 
 FULL_ERRORS = [errno.ENOSPC, errno.EDQUOT, errno.EFBIG]

@@ -23,7 +23,6 @@ from session_helpers import (
     write_bytes,
 )
 from support.damage import drop_frame, zero
-from support.oracle import Found, judge
 
 from treering.engine import (
     Conflict,
@@ -39,6 +38,7 @@ from treering.engine import (
 from treering.engine.journal.disk import LOCAL_DISK
 from treering.engine.journal.repair import repair
 from treering.fuzz.faulty_disk import FaultyDisk
+from treering.fuzz.oracle import Found, judge
 
 SESSION, ENTRY, ACTIVATE, LEAF, REQUEST = 1, 2, 4, 6, 8
 

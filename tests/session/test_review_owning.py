@@ -30,7 +30,6 @@ from session_helpers import (
     write_bytes,
 )
 from support import damage
-from support.oracle import judge
 
 from treering.engine import (
     AcknowledgedDataLost,
@@ -50,6 +49,7 @@ from treering.engine.session import filling, housekeeping, indexing
 from treering.engine.session import session as session_module
 from treering.engine.session.housekeeping import Housekeeper
 from treering.fuzz.faulty_disk import FaultyDisk
+from treering.fuzz.oracle import judge
 from treering.index import IndexBusy, IndexFault, SessionIndex, files, schema
 
 

@@ -57,9 +57,10 @@ def _frame(data: bytes, at: int, journal_id: bytes) -> tuple[Found, bytes] | Non
     return Found(at, end, kind, seq, epoch, unsynced, revision), previous
 
 
-def _chain(data: bytes, journal_id: bytes) -> tuple[list[Found], int]:
+def chain(data: bytes, journal_id: bytes, start: int = 128) -> tuple[list[Found], int]:
+    """The frames that follow each other from ``start``, and where they end."""
     frames: list[Found] = []
-    at, previous, epoch = 128, bytes(8), 0
+    at, previous, epoch = start, bytes(8), 0
     while (got := _frame(data, at, journal_id)) is not None:
         found, its_previous = got
         fits = found.sequence == len(frames) and its_previous == previous
@@ -113,7 +114,7 @@ def judge(data: bytes, watermark: bytes | None = None) -> Verdict:
         published = int.from_bytes(header[44:52], "little")
         if published == 0:
             return Verdict("G", 0, 0, [], [], journal_id)
-        frames, offset = _chain(data, journal_id)
+        frames, offset = chain(data, journal_id)
         if frames or _search(data, journal_id, 128, 0):
             return _judge_chain(data, (frames, offset), watermark)
     ids = _self_named_ids(data)
@@ -124,15 +125,15 @@ def judge(data: bytes, watermark: bytes | None = None) -> Verdict:
     if best is None or not covers[best]:
         magic = data[:8] == b"\x89TRNG\r\n\x1a" or FRAME_MAGIC in data
         return Verdict("F" if magic else "G", 0, 0, [], [], None)
-    frames, offset = _chain(data, best)
+    frames, offset = chain(data, best)
     if not frames:
         offset = 0
     beyond = [] if offset == len(data) else _search(data, best, offset, len(frames))
     return Verdict("F", offset, len(frames), frames, beyond, best)
 
 
-def _judge_chain(data: bytes, chain: tuple[list[Found], int], watermark: bytes | None) -> Verdict:
-    frames, offset = chain
+def _judge_chain(data: bytes, history: tuple[list[Found], int], watermark: bytes | None) -> Verdict:
+    frames, offset = history
     journal_id, published = data[28:44], int.from_bytes(data[44:52], "little")
     expected = len(frames)
     whole = offset == len(data)
