@@ -7,17 +7,19 @@ BOM included), followed by what was appended since. Anything else gets the sessi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import IO
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 
 from treering.engine import environment, home
 from treering.engine.errors import Conflict, from_os_error
-from treering.engine.journal.disk import LOCAL_DISK
+from treering.engine.journal.disk import LOCAL_DISK, Disk, File, write_all
 from treering.engine.json_text import decode_or_none
 from treering.engine.session.reads import Reads
 from treering.engine.transfer.legacy import BlankRun, rebuild
+
+_WRITE_BYTES: Final = 1024 * 1024
 
 
 class _Provenance(msgspec.Struct):
@@ -56,7 +58,13 @@ def jsonl_lines(session: Reads, *, branch: bool = False) -> Iterator[bytes]:
         yield raw + b"\n"
 
 
-def export_jsonl(session: Reads, target: str | os.PathLike[str], *, branch: bool = False) -> int:
+def export_jsonl(
+    session: Reads,
+    target: str | os.PathLike[str],
+    *,
+    branch: bool = False,
+    disk: Disk = LOCAL_DISK,
+) -> int:
     """Write the export to a new file (mode 0600); returns its bytes.
 
     The file appears under its name only when it is whole and durable, and never replaces one.
@@ -69,16 +77,17 @@ def export_jsonl(session: Reads, target: str | os.PathLike[str], *, branch: bool
     home.check_writable_place(path, allow_remote=True)
     temporary = f"{path}.{environment.random_bytes(4).hex()}.part"
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        file = disk.create(temporary)
     except OSError as error:
         raise from_os_error(error, "write the export", path) from error
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            size = write_jsonl(session, file, branch=branch)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(temporary, path)
-        LOCAL_DISK.sync_folder(os.path.dirname(path))
+        try:
+            size = _write_pieces(file, jsonl_lines(session, branch=branch))
+            file.fsync()
+        finally:
+            file.close()
+        disk.link(temporary, path)
+        disk.sync_folder(os.path.dirname(path))
     except FileExistsError as error:
         raise Conflict(
             "the file exists already", path=path, next_step="name another one"
@@ -87,15 +96,20 @@ def export_jsonl(session: Reads, target: str | os.PathLike[str], *, branch: bool
         raise from_os_error(error, "write the export", path) from error
     finally:
         try:
-            os.unlink(temporary)
+            disk.unlink(temporary)
         except OSError:
             pass  # the link or the error above is what matters
     return size
 
 
-def write_jsonl(session: Reads, file: IO[bytes], *, branch: bool = False) -> int:
-    """Write the export to an open binary file; returns the number of bytes."""
-    size = 0
-    for piece in jsonl_lines(session, branch=branch):
-        size += file.write(piece)
-    return size
+def _write_pieces(file: File, pieces: Iterable[bytes]) -> int:
+    """Write the pieces one after the other, about 1 MiB at a time; returns the number of bytes."""
+    size, waiting, group = 0, 0, []
+    for piece in pieces:
+        group.append(piece)
+        waiting += len(piece)
+        if waiting >= _WRITE_BYTES:
+            write_all(file, b"".join(group), size)
+            size, waiting, group = size + waiting, 0, []
+    write_all(file, b"".join(group), size)
+    return size + waiting

@@ -1,0 +1,322 @@
+"""What every flow of Treering needs: a store on a simulated disk, and the promises about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final
+
+from treering.engine.errors import OutcomeUnknown, Poisoned, TreeringError
+from treering.engine.home import Store
+from treering.engine.journal import control
+from treering.engine.journal.admissible import Record
+from treering.engine.journal.disk import Disk
+from treering.engine.journal.format import Kind
+from treering.engine.journal.history import Walk
+from treering.engine.journal.opening import Opened, open_for_writing
+from treering.engine.journal.reader import FileBytes
+from treering.engine.journal.writer import JournalWriter
+from treering.engine.session.session import Session
+from treering.fuzz.explorer import Broken
+from treering.fuzz.ledger import Expectation, Ledger
+from treering.fuzz.simdisk import SimDisk
+
+STORE: Final = Store.at("/sim/home")
+"""A store that is nowhere on the real system: its index lives in memory."""
+
+SESSION_ID: Final = "s1"
+PATH: Final = STORE.journal_path(SESSION_ID)
+QUARANTINE: Final = STORE.quarantine_folder(SESSION_ID)
+
+EXISTS: Final = "exists"
+"""The fact that the session was published, or must still be there."""
+
+
+def entry(name: str, text: str = "", **more: object) -> bytes:
+    """The bytes of an entry that is admitted as it is."""
+    value = {
+        "type": "custom",
+        "id": name,
+        "parentId": None,
+        "timestamp": "2024-12-03T14:00:00.000Z",
+        "customType": "flow",
+        "data": text,
+        **more,
+    }
+    return json.dumps(value, separators=(", ", ":")).encode()
+
+
+def moved(leaf: str | None) -> Hashable:
+    """The item of a durable move of the current position."""
+    return ("leaf", leaf)
+
+
+def make_ground(disk: Disk) -> None:
+    """The folder in which the home of the store will be made."""
+    disk.make_folder("/sim")
+
+
+def make_session(disk: SimDisk, ledger: Ledger) -> None:
+    """A published session with one entry, closed."""
+    make_ground(disk)
+    with Session.create("/w", home_dir=STORE.top, session_id=SESSION_ID, disk=disk) as session:
+        session.append(entry("first"))
+    ledger.begin([entry("first")])
+    ledger.remember(EXISTS, True)
+
+
+class World:
+    """One owner of the session, its ledger, and the verbs that flows are made of."""
+
+    def __init__(self, disk: Disk, ledger: Ledger) -> None:
+        self.disk = disk
+        self.ledger = ledger
+        self.session: Session | None = None
+        self._count = 0
+        self._names: list[str] = []
+
+    def own(self, durability: Any = "full") -> Session:
+        """Open the session. What it holds from now on is what must be there."""
+        self.session = Session.open(PATH, durability=durability, disk=self.disk)
+        self.ledger.observe(items_of(self.session.source, self.session.journal_id))
+        return self.session
+
+    def owned(self) -> Session:
+        """The open session."""
+        return self.session or self.own()
+
+    def close(self) -> None:
+        """Close it cleanly."""
+        session, self.session = self.session, None
+        if session is not None:
+            session.close()
+            self.ledger.settle()
+
+    def die(self) -> None:
+        """The process ends without a word; what it wrote stays in the cache."""
+        session, self.session = self.session, None
+        if session is not None:
+            session._writer.owner.file.close()
+
+    def attempting(self, *items: Hashable, atomic: bool = False) -> Any:
+        """An attempt as the engine's errors have it."""
+        durable = self.session is None or self.session._writer.durability == "full"
+        return self.ledger.attempt(
+            *items,
+            atomic=atomic,
+            durable=durable,
+            unknown=(OutcomeUnknown,),
+            refusals=(TreeringError,),
+        )
+
+    def fresh(self, text: str = "") -> bytes:
+        """An entry that nobody has appended."""
+        self._count += 1
+        self._names.append(f"n{self._count}")
+        return entry(self._names[-1], text)
+
+    # Verbs
+
+    def append(self, text: str = "") -> None:
+        """One entry."""
+        session, raw = self.owned(), self.fresh(text)
+        with self.attempting(raw):
+            session.append(raw)
+
+    def large(self) -> None:
+        """One entry over several sectors, compressed."""
+        self.append("".join(f"{n * 2654435761 % 4294967296:08x}" for n in range(900)))
+
+    def many(self) -> None:
+        """Three entries with one sync."""
+        session, raws = self.owned(), [self.fresh("m" * 200) for _ in range(3)]
+        with self.attempting(*raws):
+            session.append_many(raws)
+
+    def batch(self) -> None:
+        """Two entries, both or none."""
+        session, raws = self.owned(), [self.fresh("b" * 150) for _ in range(2)]
+        with self.attempting(*raws, atomic=True), session.batch() as batch:
+            for raw in raws:
+                batch.append(raw)
+
+    def branch(self) -> None:
+        """Back to the first entry."""
+        session = self.owned()
+        with self.attempting(moved("first")):
+            session.branch_to("first")
+
+    def reopen(self) -> None:
+        """Close and open."""
+        self.owned()
+        self.close()
+        self.own()
+
+    def kill(self) -> None:
+        """Die and open."""
+        self.owned()
+        self.die()
+        self.own()
+
+    def relaxed(self) -> None:
+        """An entry whose acknowledgement does not wait for a sync."""
+        if self.session is not None and self.session._writer.durability != "os":
+            self.close()
+        if self.session is None:
+            self.own("os")
+        self.append("r" * 100)
+
+    def sync(self) -> None:
+        """Make everything durable."""
+        self.owned().sync()
+        self.ledger.settle()
+
+    def recover(self) -> None:
+        """What a user does after an outcome that nobody knows."""
+        session = self.owned()
+        session.recover()
+        self.ledger.observe(items_of(session.source, session.journal_id))
+
+
+VERBS: Final[dict[str, Callable[[World], None]]] = {
+    "append": World.append,
+    "many": World.many,
+    "batch": World.batch,
+    "branch": World.branch,
+    "reopen": World.reopen,
+    "kill": World.kill,
+    "relaxed": World.relaxed,
+    "sync": World.sync,
+}
+
+
+def run_verbs(world: World, verbs: Sequence[Callable[[World], None]]) -> None:
+    """One verb after the other, going on after errors as the documentation tells users to."""
+    for verb in verbs:
+        try:
+            verb(world)
+        except (OutcomeUnknown, Poisoned):
+            world.recover()
+    world.close()
+
+
+def items_of(source: FileBytes, journal_id: bytes) -> list[Hashable]:
+    """What a reader is shown: the bytes of entries and the moves of the position, in order."""
+    walk = Walk(source, journal_id)
+    found: list[Hashable] = []
+    for frame, stored in walk.visible():
+        payload = walk.history.shared.decoder.decode(frame, stored)
+        if frame.kind == Kind.LEAF:
+            leaf = control.decode_leaf(payload)
+            if leaf is None:
+                raise Broken(f"LEAF frame {frame.sequence} has the payload {payload!r}")
+            found.append(moved(leaf.leaf))
+        else:
+            found.append(payload)
+    return found
+
+
+def open_journal(disk: Disk) -> tuple[Opened, list[Hashable]]:
+    """Own the journal as the engine does, and read what it shows."""
+    opened = open_for_writing(disk, PATH, top=STORE.top, quarantine_folder=QUARANTINE)
+    source = FileBytes(opened.owner.file, PATH, opened.owner.file.stat().size)
+    return opened, items_of(source, opened.tail.journal_id)
+
+
+class SessionCheck:
+    """Promises 1 to 3 about one session, after any crash."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def __call__(self, disk: SimDisk, expectation: Expectation) -> None:
+        """Raise Broken (or whatever the engine raised) when one does not hold."""
+        if not disk.exists(PATH):
+            if expectation.fact(EXISTS):
+                raise Broken("the session is gone")
+            self._create_again(disk)
+            return
+        before = disk.read_file(PATH)
+        opened, found = open_journal(disk)
+        _compare(found, expectation)
+        _check_cut(disk, before, disk.read_file(PATH), opened)
+        self._check_session(disk, found)
+        _check_next_append(disk, opened, found)
+
+    def _create_again(self, disk: SimDisk) -> None:
+        """Nothing is in the way of making it."""
+        if not disk.exists("/sim"):
+            raise Broken("the ground is gone")
+        Session.create("/w", home_dir=STORE.top, session_id=SESSION_ID, disk=disk).close()
+
+    def _check_session(self, disk: SimDisk, found: list[Hashable]) -> None:
+        """The same through the front door; once for each outcome of recovery."""
+        outcome = disk.read_file(PATH)
+        key = hash((outcome, tuple(found)))
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        again = SimDisk()
+        for folder in ("/sim", STORE.top, STORE.sessions):
+            again.make_folder(folder)
+        again.create(PATH).pwrite(outcome, 0)
+        again.volume.settle()
+        with Session.open(PATH, disk=again) as session:
+            shown = [one.raw for one in session.iter_entries()]
+            if shown != [item for item in found if isinstance(item, bytes)]:
+                raise Broken(f"a session shows {len(shown)} other entries than its journal")
+            if found and session.leaf_id != _leaf_after(found[-1]):
+                raise Broken(f"the position is {session.leaf_id!r} after {found[-1]!r}")
+            raw = entry("through-the-front")
+            session.append(raw)
+            if session.read("through-the-front").raw != raw:
+                raise Broken("the next entry does not read back")
+
+
+def _leaf_after(item: Hashable) -> str | None:
+    if isinstance(item, bytes):
+        name: str = json.loads(item)["id"]
+        return name
+    assert isinstance(item, tuple)
+    leaf: str | None = item[1]
+    return leaf
+
+
+def _compare(found: list[Hashable], expectation: Expectation) -> None:
+    if tuple(found) not in expectation.allowed():
+        raise Broken(
+            f"found {_named(found)}; acknowledged are {_named(expectation.acknowledged)},"
+            f" in flight {[_named(attempt.items) for attempt in expectation.pending]}"
+        )
+
+
+def _named(items: Sequence[Hashable]) -> list[Hashable]:
+    names: list[Hashable] = []
+    for item in items:
+        names.append(json.loads(item)["id"] if isinstance(item, bytes) else item)
+    return names
+
+
+def _check_cut(disk: SimDisk, before: bytes, after: bytes, opened: Opened) -> None:
+    """Only a tail may be gone, and its bytes are in quarantine."""
+    if before[: len(after)] != after:
+        raise Broken("opening changed bytes of the journal")
+    cut = before[len(after) :]
+    if not cut:
+        return
+    kept = opened.report.quarantine
+    if kept is None or disk.read_file(kept) != cut:
+        raise Broken(f"{len(cut)} bytes were cut and are not in quarantine ({kept})")
+
+
+def _check_next_append(disk: SimDisk, opened: Opened, found: list[Hashable]) -> None:
+    """The next append is whole and survives the worst crash after its acknowledgement."""
+    raw = entry("next")
+    JournalWriter(opened.owner, opened.tail).append([Record(Kind.ENTRY, raw)])
+    worst = SimDisk(disk.volume.lost())
+    quarantined = opened.report.quarantine
+    if quarantined is not None and not worst.exists(quarantined):
+        raise Broken("the journal was cut and its tail is not durable in quarantine")
+    _, later = open_journal(worst)
+    if later != [*found, raw]:
+        raise Broken(f"after the next append and a crash: {_named(later)}, not {_named(found)}")
