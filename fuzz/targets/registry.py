@@ -1,0 +1,22 @@
+"""The fuzz targets. A further one is one line here, naming its module and its :class:`Target`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+from treering.fuzz.targets.target import Target
+from treering.tools.cli import Lazy
+
+TARGETS: Final = {
+    "frames": Lazy(
+        "treering.fuzz.targets.frames:TARGET", "The scanner over a stream of frames, and an oracle."
+    ),
+}
+
+
+def load(name: str) -> Target:
+    """The target of that name, imported now."""
+    module, _, member = TARGETS[name].place.partition(":")
+    target: Target = getattr(importlib.import_module(module), member)
+    return target
