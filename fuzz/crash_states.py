@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
-from treering.fuzz.volume import ROOT, SECTOR_BYTES, Image, Rename, Volume, stale_sector
+from treering.fuzz.volume import ROOT, SECTOR_BYTES, FileNode, Image, Rename, Volume, stale_sector
 
 EXHAUSTIVE_MAX: Final = 1024
 """Up to so many states of one moment all are tried; beyond, this many are drawn."""
@@ -56,28 +56,41 @@ class CrashPoint:
     expectation: object
 
     @classmethod
-    def of(cls, volume: Volume, at: int, what: str, expectation: object, torn: int) -> CrashPoint:
-        """Freeze a volume. ``torn`` seeds where sectors are torn."""
-        files = {}
-        for number, file in volume.files.items():
-            sizes = _newest_last([len(file.durable), *file.sizes])
-            allocated = -(-len(file.durable) // SECTOR_BYTES)
-            sectors = tuple(
-                (index, _options(file.durable_sector(index), known, number, index, allocated, torn))
-                for index, known in sorted(file.versions.items())
-                if known
-            )
-            files[number] = FrozenFile(file.durable, tuple(sizes), sectors)
+    def of(
+        cls,
+        volume: Volume,
+        at: int,
+        what: str,
+        expectation: object,
+        *,
+        torn: int,
+        advisory: tuple[str, ...] = (),
+    ) -> CrashPoint:
+        """Freeze a volume.
+
+        Args:
+            volume: as it is now.
+            at: number of the moment.
+            what: the operation that was done last.
+            expectation: what must hold after a crash now.
+            torn: seeds where sectors are torn.
+            advisory: ends of names of files that decide nothing: their changes are always lost.
+        """
         folders = {
             number: FrozenFolder(
                 dict(folder.durable),
                 tuple(
                     (name, (folder.durable.get(name), *known))
                     for name, known in sorted(folder.versions.items())
+                    if not name.endswith(advisory)
                 ),
             )
             for number, folder in volume.folders.items()
         }
+        named = {number for folder in folders.values() for number in folder.durable.values()}
+        for folder in folders.values():
+            named.update(n for _, options in folder.versions for n in options if n is not None)
+        files = {n: _frozen(volume.files[n], torn) for n in sorted(named & volume.files.keys())}
         return cls(at, what, files, folders, tuple(volume.renames), expectation)
 
     def units(self) -> list[Unit]:
@@ -126,6 +139,16 @@ class CrashPoint:
                 piece = options[chosen[number, index]].ljust(SECTOR_BYTES, b"\0")
                 content[start : start + room] = piece[:room]
         return bytes(content)
+
+
+def _frozen(file: FileNode, torn: int) -> FrozenFile:
+    allocated = -(-len(file.durable) // SECTOR_BYTES)
+    sectors = tuple(
+        (index, _options(file.durable_sector(index), known, file.number, index, allocated, torn))
+        for index, known in sorted(file.versions.items())
+        if known
+    )
+    return FrozenFile(file.durable, tuple(_newest_last([len(file.durable), *file.sizes])), sectors)
 
 
 def _options(

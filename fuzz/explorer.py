@@ -40,6 +40,8 @@ class Flow:
     check: Callable[[SimDisk, Expectation], None]
     """Looks at what a crash left, as the program would when it starts again; raises if a promise
     is broken. Any exception counts."""
+    advisory: tuple[str, ...] = ()
+    """Ends of names of files that decide nothing: no state differs by them."""
 
 
 @dataclass
@@ -114,7 +116,16 @@ def record(
     points: list[CrashPoint] = []
 
     def freeze(what: str) -> None:
-        points.append(CrashPoint.of(disk.volume, len(points), what, ledger.expectation, torn=seed))
+        points.append(
+            CrashPoint.of(
+                disk.volume,
+                len(points),
+                what,
+                ledger.expectation,
+                torn=seed,
+                advisory=flow.advisory,
+            )
+        )
 
     with SeededEnvironment(seed):
         prepared = flow.prepare(disk, ledger)

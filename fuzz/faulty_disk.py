@@ -192,16 +192,26 @@ class FaultyFile:
         self.disk.done(Op("pwrite", self.path, offset, written))
         return written
 
+    def _note_sync(self, name: str) -> None:
+        try:
+            self.disk.note(Op(name, self.path))
+        except OSError:
+            # A simulated disk has to know: a failed sync does something to its cache.
+            fail_sync = getattr(self.inner, "fail_sync", None)
+            if fail_sync is not None:
+                fail_sync()
+            raise
+
     def fdatasync(self) -> None:
         """See File."""
-        self.disk.note(Op("fdatasync", self.path))
+        self._note_sync("fdatasync")
         if not self.disk.skip_syncs:
             self.inner.fdatasync()
         self.disk.done(Op("fdatasync", self.path))
 
     def fsync(self) -> None:
         """See File."""
-        self.disk.note(Op("fsync", self.path))
+        self._note_sync("fsync")
         if not self.disk.skip_syncs:
             self.inner.fsync()
 

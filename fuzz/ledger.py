@@ -90,6 +90,12 @@ class Ledger:
         """What is durable before the flow starts."""
         self._acknowledged = tuple(found)
 
+    def resume(self, expectation: Expectation) -> None:
+        """Go on after a crash at which this was expected."""
+        self._acknowledged, pending, facts = expectation
+        self._pending = list(pending)
+        self._facts = dict(facts)
+
     def settle(self) -> None:
         """Everything that was handed in is acknowledged as durable."""
         for attempt in self._pending:

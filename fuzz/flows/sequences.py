@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from treering.fuzz.explorer import Flow
-from treering.fuzz.flows.world import VERBS, SessionCheck, World, make_session, run_verbs
+from treering.fuzz.flows.world import ADVISORY, VERBS, SessionCheck, World, make_session, run_verbs
 from treering.fuzz.ledger import Ledger
 
 LENGTH_MAX: Final = 3
@@ -19,7 +19,7 @@ def sequence_flow(verbs: Sequence[str]) -> Flow:
     def run(disk: Any, ledger: Ledger, _: object) -> None:
         run_verbs(World(disk, ledger), [VERBS[verb] for verb in verbs])
 
-    return Flow("+".join(verbs), make_session, run, SessionCheck())
+    return Flow("+".join(verbs), make_session, run, SessionCheck(), ADVISORY)
 
 
 def sequences(length_max: int = LENGTH_MAX) -> Iterator[Flow]:

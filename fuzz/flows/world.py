@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final
 
 from treering.engine.errors import OutcomeUnknown, Poisoned, TreeringError
-from treering.engine.home import Store
+from treering.engine.home import Store, session_id_of
 from treering.engine.journal import control
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import Disk
@@ -26,7 +26,9 @@ STORE: Final = Store.at("/sim/home")
 
 SESSION_ID: Final = "s1"
 PATH: Final = STORE.journal_path(SESSION_ID)
-QUARANTINE: Final = STORE.quarantine_folder(SESSION_ID)
+
+ADVISORY: Final = (".owner.json",)
+"""Nothing is ever decided by the note that says who owns a session."""
 
 EXISTS: Final = "exists"
 """The fact that the session was published, or must still be there."""
@@ -68,9 +70,10 @@ def make_session(disk: SimDisk, ledger: Ledger) -> None:
 class World:
     """One owner of the session, its ledger, and the verbs that flows are made of."""
 
-    def __init__(self, disk: Disk, ledger: Ledger) -> None:
+    def __init__(self, disk: Disk, ledger: Ledger, *, prefix: str = "n") -> None:
         self.disk = disk
         self.ledger = ledger
+        self._prefix = prefix
         self.session: Session | None = None
         self._count = 0
         self._names: list[str] = []
@@ -112,7 +115,7 @@ class World:
     def fresh(self, text: str = "") -> bytes:
         """An entry that nobody has appended."""
         self._count += 1
-        self._names.append(f"n{self._count}")
+        self._names.append(f"{self._prefix}{self._count}")
         return entry(self._names[-1], text)
 
     # Verbs
@@ -139,6 +142,12 @@ class World:
         with self.attempting(*raws, atomic=True), session.batch() as batch:
             for raw in raws:
                 batch.append(raw)
+
+    def request(self) -> None:
+        """A request record: it moves no position."""
+        session, raw = self.owned(), entry(f"q{self._count}", type="request", request={})
+        with self.attempting(raw):
+            session.append(raw)
 
     def branch(self) -> None:
         """Back to the first entry."""
@@ -216,42 +225,47 @@ def items_of(source: FileBytes, journal_id: bytes) -> list[Hashable]:
     return found
 
 
-def open_journal(disk: Disk) -> tuple[Opened, list[Hashable]]:
+def open_journal(disk: Disk, path: str = PATH) -> tuple[Opened, list[Hashable]]:
     """Own the journal as the engine does, and read what it shows."""
-    opened = open_for_writing(disk, PATH, top=STORE.top, quarantine_folder=QUARANTINE)
-    source = FileBytes(opened.owner.file, PATH, opened.owner.file.stat().size)
+    quarantine = STORE.quarantine_folder(session_id_of(path))
+    opened = open_for_writing(disk, path, top=STORE.top, quarantine_folder=quarantine)
+    source = FileBytes(opened.owner.file, path, opened.owner.file.stat().size)
     return opened, items_of(source, opened.tail.journal_id)
+
+
+def create_session(disk: Disk) -> None:
+    """Make the session of most flows, and close it."""
+    Session.create("/w", home_dir=STORE.top, session_id=SESSION_ID, disk=disk).close()
 
 
 class SessionCheck:
     """Promises 1 to 3 about one session, after any crash."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, path: str = PATH, remake: Callable[[SimDisk], object] = create_session
+    ) -> None:
+        self._path = path
+        self._remake = remake
+        """Does once more what was interrupted before the session was there."""
         self._seen: set[int] = set()
 
     def __call__(self, disk: SimDisk, expectation: Expectation) -> None:
         """Raise Broken (or whatever the engine raised) when one does not hold."""
-        if not disk.exists(PATH):
+        if not disk.exists(self._path):
             if expectation.fact(EXISTS):
                 raise Broken("the session is gone")
-            self._create_again(disk)
+            self._remake(disk)
             return
-        before = disk.read_file(PATH)
-        opened, found = open_journal(disk)
+        before = disk.read_file(self._path)
+        opened, found = open_journal(disk, self._path)
         _compare(found, expectation)
-        _check_cut(disk, before, disk.read_file(PATH), opened)
+        _check_cut(disk, before, disk.read_file(self._path), opened)
         self._check_session(disk, found)
         _check_next_append(disk, opened, found)
 
-    def _create_again(self, disk: SimDisk) -> None:
-        """Nothing is in the way of making it."""
-        if not disk.exists("/sim"):
-            raise Broken("the ground is gone")
-        Session.create("/w", home_dir=STORE.top, session_id=SESSION_ID, disk=disk).close()
-
     def _check_session(self, disk: SimDisk, found: list[Hashable]) -> None:
         """The same through the front door; once for each outcome of recovery."""
-        outcome = disk.read_file(PATH)
+        outcome = disk.read_file(self._path)
         key = hash((outcome, tuple(found)))
         if key in self._seen:
             return
@@ -259,27 +273,34 @@ class SessionCheck:
         again = SimDisk()
         for folder in ("/sim", STORE.top, STORE.sessions):
             again.make_folder(folder)
-        again.create(PATH).pwrite(outcome, 0)
+        again.create(self._path).pwrite(outcome, 0)
         again.volume.settle()
-        with Session.open(PATH, disk=again) as session:
+        with Session.open(self._path, disk=again) as session:
             shown = [one.raw for one in session.iter_entries()]
             if shown != [item for item in found if isinstance(item, bytes)]:
                 raise Broken(f"a session shows {len(shown)} other entries than its journal")
-            if found and session.leaf_id != _leaf_after(found[-1]):
-                raise Broken(f"the position is {session.leaf_id!r} after {found[-1]!r}")
+            leaf = _leaf_after(found)
+            if session.leaf_id != leaf:
+                raise Broken(f"the position is {session.leaf_id!r}, not {leaf!r}")
             raw = entry("through-the-front")
             session.append(raw)
             if session.read("through-the-front").raw != raw:
                 raise Broken("the next entry does not read back")
 
 
-def _leaf_after(item: Hashable) -> str | None:
-    if isinstance(item, bytes):
-        name: str = json.loads(item)["id"]
-        return name
-    assert isinstance(item, tuple)
-    leaf: str | None = item[1]
-    return leaf
+def _leaf_after(items: Sequence[Hashable]) -> str | None:
+    """The position behind the last item that moves it."""
+    for item in reversed(items):
+        if isinstance(item, bytes):
+            value = json.loads(item)
+            if value["type"] == "request":
+                continue
+            name: str | None = value["id"]
+            return name
+        if isinstance(item, tuple) and item[0] == "leaf":
+            leaf: str | None = item[1]
+            return leaf
+    return None
 
 
 def _compare(found: list[Hashable], expectation: Expectation) -> None:
@@ -293,7 +314,7 @@ def _compare(found: list[Hashable], expectation: Expectation) -> None:
 def _named(items: Sequence[Hashable]) -> list[Hashable]:
     names: list[Hashable] = []
     for item in items:
-        names.append(json.loads(item)["id"] if isinstance(item, bytes) else item)
+        names.append(json.loads(item).get("id") if isinstance(item, bytes) else item)
     return names
 
 
@@ -317,6 +338,6 @@ def _check_next_append(disk: SimDisk, opened: Opened, found: list[Hashable]) -> 
     quarantined = opened.report.quarantine
     if quarantined is not None and not worst.exists(quarantined):
         raise Broken("the journal was cut and its tail is not durable in quarantine")
-    _, later = open_journal(worst)
+    _, later = open_journal(worst, opened.owner.path)
     if later != [*found, raw]:
         raise Broken(f"after the next append and a crash: {_named(later)}, not {_named(found)}")

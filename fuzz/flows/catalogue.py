@@ -1,0 +1,44 @@
+"""The flows by name. A new one is declared in a module of this package and yielded here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from treering.fuzz.explorer import Flow
+from treering.fuzz.flows.failing import failing_flows
+from treering.fuzz.flows.handmade import handmade_flows
+from treering.fuzz.flows.recovering import recover_flow, recover_flows
+from treering.fuzz.flows.sequences import sequence_flow, sequences
+from treering.fuzz.flows.whole import whole_flows
+from treering.fuzz.flows.world import VERBS
+
+
+def single_flows() -> Iterator[Flow]:
+    """Everything but the longer sequences and the recoveries."""
+    yield from sequences(length_max=1)
+    yield from whole_flows()
+    yield from handmade_flows()
+    yield from failing_flows()
+
+
+def all_flows() -> Iterator[Flow]:
+    """Every flow, the short ones first."""
+    yield from single_flows()
+    yield from recover_flows()
+    for flow in sequences():
+        if "+" in flow.name:
+            yield flow
+
+
+def flow_named(name: str) -> Flow:
+    """The flow of that name: ``create``, ``append+kill+batch``, ``recover:append:3``.
+
+    Raises:
+        KeyError: there is none.
+    """
+    if name.startswith("recover:"):
+        _, base, number = name.split(":")
+        return recover_flow(base, int(number))
+    if all(verb in VERBS for verb in name.split("+")):
+        return sequence_flow(name.split("+"))
+    return {flow.name: flow for flow in single_flows()}[name]

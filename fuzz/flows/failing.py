@@ -1,0 +1,82 @@
+"""Flows in which one call fails, and the owner goes on as the documentation tells it to."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from typing import Any, Final, get_args
+
+from treering.engine.errors import OutcomeUnknown, Poisoned, StorageFull
+from treering.fuzz.explorer import Broken, Flow
+from treering.fuzz.faulty_disk import FaultyDisk
+from treering.fuzz.flows.world import ADVISORY, PATH, VERBS, SessionCheck, World, make_session
+from treering.fuzz.ledger import Ledger
+from treering.fuzz.simdisk import SimDisk
+from treering.fuzz.volume import SyncFailure
+
+ROOMS: Final = (0, 1, 43, 300, 453, 500, 700)
+"""Bytes that find space before the disk is full."""
+
+SYNC_VERBS: Final = ("append", "many", "batch", "branch")
+
+
+def no_space_flow(verb: str, room: int) -> Flow:
+    """A full disk in the middle of a write; then there is space again."""
+
+    def run(disk: Any, ledger: Ledger, _: object) -> None:
+        faulty = FaultyDisk(disk)
+        world = World(faulty, ledger)
+        world.own()
+        faulty.quota = room
+        try:
+            VERBS[verb](world)
+        except StorageFull:
+            pass  # the ledger knows: nothing of it may be there
+        faulty.heal()
+        world.append()
+        world.close()
+
+    return Flow(f"no-space:{verb}:{room}", make_session, run, SessionCheck(), ADVISORY)
+
+
+def failed_sync_flow(verb: str, model: SyncFailure, evicted: bool) -> Flow:
+    """A sync that fails; recovery, with what the cache still shows or without; an append."""
+
+    def prepare(disk: SimDisk, ledger: Ledger) -> None:
+        make_session(disk, ledger)
+        disk.sync_failure = model
+
+    def run(disk: Any, ledger: Ledger, _: object) -> None:
+        faulty = FaultyDisk(disk)
+        world = World(faulty, ledger)
+        world.own()
+        faulty.fail("fdatasync", path=PATH, error=errno.EIO)
+        try:
+            VERBS[verb](world)
+            raise Broken("a failed sync was acknowledged")
+        except OutcomeUnknown:
+            pass  # the ledger knows: it may be there or not
+        try:
+            VERBS[verb](world)
+            raise Broken("a poisoned writer went on")
+        except Poisoned:
+            pass  # nothing was written
+        if evicted:
+            disk.volume.file(PATH).evict()
+        world.recover()
+        world.append()
+        world.close()
+
+    name = f"failed-sync:{verb}:{model}{':evicted' if evicted else ''}"
+    return Flow(name, prepare, run, SessionCheck(), ADVISORY)
+
+
+def failing_flows() -> Iterator[Flow]:
+    """All of them."""
+    for verb in ("append", "batch"):
+        for room in ROOMS:
+            yield no_space_flow(verb, room)
+    for verb in SYNC_VERBS:
+        for model in get_args(SyncFailure):
+            yield failed_sync_flow(verb, model, evicted=False)
+        yield failed_sync_flow(verb, "dropped", evicted=True)
