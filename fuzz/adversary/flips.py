@@ -1,0 +1,141 @@
+"""Every bit of a small index, flipped one at a time, as fast as sessions open and close.
+
+Each flip is looked at by a view and by an owner, who is asked everything; every so often the
+whole trial follows: asked again, appends, the next owners, fsck. The file itself is put back
+between flips under its own inode, because an index knows the file that it was written into.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from treering.engine import Session, SessionView
+from treering.fuzz.adversary.samples import Sample
+from treering.fuzz.adversary.scene import Scene, write
+from treering.fuzz.adversary.trial import (
+    HARMLESS,
+    PromiseBroken,
+    Result,
+    append_some,
+    fsck_is_content,
+    outcome_of,
+    promised,
+    reopen,
+    require,
+    same_answers,
+)
+from treering.index import files
+
+WHOLE_TRIAL_EVERY: Final = 16
+"""Every so many flips, appends and the owners after them are tried too (four times the work)."""
+
+
+@dataclass
+class Flipped:
+    """What became of a range of flips."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    broken: list[Result] = field(default_factory=list)
+
+
+class FlipBench:
+    """A scene whose index is flipped and put back, again and again."""
+
+    def __init__(self, folder: str, sample: Sample, other: Sample, seed: int) -> None:
+        if os.path.exists(folder):
+            shutil.rmtree(folder)
+        os.makedirs(folder)
+        self._scene = Scene(folder, sample, other, seed)
+        self._sample = sample
+        self._index = self._scene.target.index
+        self._content = self._scene.target.read()
+        self._folder = os.path.dirname(self._index)
+        self._inode = os.stat(self._index).st_ino
+
+    @property
+    def bits(self) -> int:
+        """How many flips there are."""
+        return len(self._content) * 8
+
+    def run(self, places: Iterable[int], *, whole_every: int = WHOLE_TRIAL_EVERY) -> Flipped:
+        """Flip each bit (by its number in the file) by itself."""
+        found = Flipped()
+        for place in places:
+            offset, bit = divmod(place, 8)
+            try:
+                outcome = self._flip(offset, bit, whole=place // 8 % whole_every == bit)
+            except PromiseBroken as broken:
+                name = f"{self._sample.name}/flip:{offset}.{bit}/before"
+                found.broken.append(Result(name, "broken", str(broken)))
+                outcome = "broken"
+            found.outcomes[outcome] += 1
+            self._put_back()
+        return found
+
+    def close(self) -> None:
+        """Remove the scene."""
+        self._scene.remove()
+
+    def _flip(self, offset: int, bit: int, *, whole: bool) -> str:
+        path, right = self._scene.path, self._sample.right
+        with open(self._index, "r+b", buffering=0) as file:
+            file.seek(offset)
+            file.write(bytes((self._content[offset] ^ (1 << bit),)))
+        with promised("a view opens"), SessionView.open(path) as view:
+            same_answers(view, right, "the view")
+        with promised("the session opens"):
+            session = Session.open(path)
+        with session:
+            same_answers(session, right, "the owner")
+            outcome = outcome_of(session)
+            if outcome != HARMLESS or whole:
+                same_answers(session, right, "the owner, asked again,")
+            appended = append_some(session, "f") if whole else []
+        journal = Path(path).read_bytes()
+        require(journal.startswith(self._sample.journal), "the handling changed the journal")
+        if whole:
+            self._look_on(appended)
+        else:
+            require(len(journal) == len(self._sample.journal), "the journal grew by itself")
+        return outcome
+
+    def _look_on(self, appended: list[str]) -> None:
+        """What was appended is there without the index, and the next owners are right."""
+        copy = self._scene.without_index()
+        with promised("a view without an index opens"), SessionView.open(copy) as view:
+            for entry_id in appended:
+                require(view.has(entry_id), f"the acknowledged entry {entry_id} is gone")
+        with promised("the session opens again"):
+            Session.open(self._scene.path).close()
+        with SessionView.open(copy) as view:
+            from treering.fuzz.adversary.answers import answers_of
+
+            reopen(self._scene.path, answers_of(view))
+        require(fsck_is_content(self._scene.path), "fsck finds the index wrong after its handling")
+
+    def _put_back(self) -> None:
+        """The same file, of the same inode, with the same bytes; no other generation."""
+        session_id = self._sample.session_id
+        for name in os.listdir(self._folder):
+            path = os.path.join(self._folder, name)
+            if not name.startswith(session_id + ".") or name.endswith(".json"):
+                continue
+            if os.lstat(path).st_ino == self._inode:
+                if path != self._index:
+                    os.replace(path, self._index)
+            elif path != self._index:
+                os.unlink(path)
+        if os.stat(self._index).st_ino != self._inode:
+            raise AssertionError("the file of the index is lost")
+        if self._scene.target.read() != self._content:
+            self._scene.target.overwrite(self._content)
+        if files.current(self._folder, session_id) != self._index:
+            raise AssertionError("another generation is left")
+        if os.path.getsize(self._scene.path) != len(self._sample.journal):
+            write(self._scene.path, self._sample.journal)
