@@ -92,13 +92,21 @@ def _self_named_ids(data: bytes) -> set[bytes]:
             continue
         stored = int.from_bytes(data[at + 8 : at + 12], "little")
         try:
-            named = json.loads(data[at + 44 : at + 44 + stored])["journal"]
-            journal_id = bytes.fromhex(named)
+            # The frame must verify under what it names, so bad UTF-8 in other members is no matter.
+            text = data[at + 44 : at + 44 + stored].decode("utf-8", "replace")
+            named = json.loads(text, parse_constant=_no_constant)["journal"]
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
-        if len(journal_id) == 16 and _frame(data, at, journal_id) is not None:
+        if not isinstance(named, str) or re.fullmatch("[0-9a-f]{32}", named) is None:
+            continue
+        journal_id = bytes.fromhex(named)
+        if _frame(data, at, journal_id) is not None:
             ids.add(journal_id)
     return ids
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
 
 def judge(data: bytes, watermark: bytes | None = None) -> Verdict:
@@ -107,6 +115,7 @@ def judge(data: bytes, watermark: bytes | None = None) -> Verdict:
     good = (
         len(header) == 128
         and header[:8] == b"\x89TRNG\r\n\x1a"
+        and header[10:12] == b"\x80\0"
         and xxhash.xxh3_128(header[:112]).digest() == header[112:]
     )
     if good:

@@ -12,6 +12,11 @@ TARGETS: Final = {
     "frames": Lazy(
         "treering.fuzz.targets.frames:TARGET", "The scanner over a stream of frames, and an oracle."
     ),
+    "journal": Lazy("treering.fuzz.targets.journal:TARGET", "The verdict about a whole journal."),
+    "header": Lazy("treering.fuzz.targets.header:TARGET", "The file header and the watermark."),
+    "payload": Lazy("treering.fuzz.targets.payload:TARGET", "Decompression and splicing."),
+    "legacy": Lazy("treering.fuzz.targets.legacy:TARGET", "Plain JSONL to be imported."),
+    "entry": Lazy("treering.fuzz.targets.entry:TARGET", "Entries that callers hand in."),
 }
 
 

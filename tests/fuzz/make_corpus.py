@@ -12,11 +12,16 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CORPUS = REPOSITORY / "fuzz" / "targets" / "corpus"
+GOLDEN = REPOSITORY / "tests" / "data"
 
 if __name__ == "__main__":
     sys.path.insert(0, str(REPOSITORY / "tests"))
 
-from support import build  # noqa: E402 (the tests' own path comes first)
+import zstandard  # noqa: E402 (the tests' own path comes first)
+from support import build  # noqa: E402
+
+from treering.engine.journal.payload import encode_splice  # noqa: E402
+from treering.fuzz.targets import payload  # noqa: E402
 
 
 def frames() -> dict[str, bytes]:
@@ -55,7 +60,142 @@ def frames() -> dict[str, bytes]:
     return made
 
 
-SEEDS: dict[str, Callable[[], dict[str, bytes]]] = {"frames": frames}
+def journals() -> dict[str, bytes]:
+    """Whole files, of every case that one file can be."""
+    made = {path.stem: path.read_bytes() for path in sorted(GOLDEN.glob("*.jsonl"))}
+    maker = build.Maker().started()
+    maker.open()
+    maker.entry("a")
+    maker.batch("b", "c")
+    maker.frame(build.LEAF, b'{"leaf":"a"}')
+    maker.sync()
+    maker.entry("d")
+    made["clean"] = whole = maker.whole()
+    offsets = [frame.offset for frame in maker.frames]
+    made["torn"] = whole[:-9]
+    made["interior"] = whole[: offsets[1] + 50] + b"?" + whole[offsets[1] + 51 :]
+    made["proven"] = whole[: offsets[4] + 50] + b"?" + whole[offsets[4] + 51 :]
+    made["no-header"] = bytes(128) + whole[128:]
+    made["staged"] = whole[: offsets[5]]
+    made["magic-only"] = b"\x89TRNG\r\n\x1a"
+    maker = build.Maker().started()
+    maker.open(requires=["unknown"])
+    maker.frame(99, b"?")
+    maker.frame(build.ENTRY, b"{}", flags=0x8000)
+    maker.frame(build.BLOB, b"shared")
+    maker.frame(build.GAP, b'{"offset":1,"bytes":2,"first":3,"last":null}')
+    made["unknown"] = maker.whole()
+    return made
+
+
+def headers() -> dict[str, bytes]:
+    """File headers, and watermarks."""
+    return {
+        "plain": build.file_header(published=128),
+        "unpublished": build.file_header(),
+        "newer": build.file_header(published=128, version=2),
+        "required": build.file_header(published=128, required=5),
+        "optional": build.file_header(published=128, optional=7),
+        "reserved": build.file_header(published=128, reserved=b"r" * 60),
+        "watermark": build.watermark(build.ID, 3, 777, bytes(range(16))),
+        "short": build.file_header(published=1)[:127],
+    }
+
+
+def payloads() -> dict[str, bytes]:
+    """Stored payloads of every codec."""
+    text = b'{"type":"message","id":"a","text":"' + b"again and " * 9 + b'"}'
+    trained = zstandard.ZstdCompressionDict(payload.dictionary())
+    plain = zstandard.ZstdCompressor().compress(text)
+    with_dictionary = zstandard.ZstdCompressor(dict_data=trained, write_checksum=True)
+    unsized = zstandard.ZstdCompressor(write_content_size=False).compress(text)
+    spliced = encode_splice(text, [(4, 2, 9, 3), (4, 3, 300, 1), (len(text), 2, 2, 0)])
+    packed = zstandard.ZstdCompressor().compress(spliced)
+
+    def one(codec: int, raw: int, stored: bytes, kind: int = build.ENTRY) -> bytes:
+        return payload.HEAD.pack(codec, kind, raw, 9) + stored
+
+    return {
+        "raw": one(0, len(text), text),
+        "zstd": one(1, len(text), plain),
+        "unsized": one(1, len(text), unsized),
+        "dictionary": one(2, len(text), with_dictionary.compress(text)),
+        "spliced": one(0x80, len(text) + 311, spliced),
+        "spliced-zstd": one(0x81, len(text) + 311, packed),
+        "two-frames": one(1, len(text) * 2, plain + plain),
+        "bomb": one(1, 5, zstandard.ZstdCompressor().compress(bytes(1 << 20))),
+        "bomb-unsized": one(
+            1, 200, zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1 << 20))
+        ),
+        "blob": one(1, len(text), plain, build.BLOB),
+    }
+
+
+HEADER = (
+    b'{"type":"session","version":3,"id":"s","timestamp":"2026-01-01T00:00:00.000Z","cwd":"/"}\n'
+)
+MESSAGE = (
+    b'{"type":"message","id":"%s","parentId":%s,"timestamp":"2026-01-01T00:00:01.000Z",'
+    b'"message":{"role":"user","content":"hi"}}\n'
+)
+
+
+def legacy() -> dict[str, bytes]:
+    """Legacy files of every version, whole and not."""
+    first, second = MESSAGE % (b"a", b"null"), MESSAGE % (b"b", b'"a"')
+    version_1 = (
+        b'{"type":"session","id":"s","branchedFrom":"/x"}\n'
+        b'{"type":"message","timestamp":"t","message":{"role":"hookMessage"}}\n'
+        b'{"type":"compaction","summary":"x","firstKeptEntryIndex":1}\n'
+        b'{"type":"label","targetId":"e","label":"l"}\n'
+    )
+    return {
+        "v3": HEADER + first + second,
+        "v2": HEADER.replace(b":3,", b":2,") + first + second,
+        "v1": version_1,
+        "blank": b"\xef\xbb\xbf" + b"\n \n" + HEADER + b"\r\n" + first + b"  ",
+        "torn": HEADER + first + second[:50],
+        "fused": HEADER + first[:40] + second + first.strip() + second,
+        "array": b"[" + HEADER.strip() + b"," + first.strip() + b",\n" + second.strip() + b"]\n",
+        "array-torn": b"[" + HEADER.strip() + b"," + first[:30],
+        "no-header": first + second,
+        "two-headers": HEADER + first + HEADER + second,
+        "duplicates": HEADER + first + first + MESSAGE % (b"c", b'"c"'),
+        "surrogate": HEADER + first.replace(b"hi", b"\\ud800 \\ud83d\\ude00"),
+        "nul": HEADER + bytes(20) + first + b"NaN\n",
+        "native": b'{"journalFrame":1,"type":"x"}\n',
+        "empty": b"",
+    }
+
+
+def entries() -> dict[str, bytes]:
+    """Entries as bytes."""
+    message = (MESSAGE % (b"a", b"null")).strip()
+    return {
+        "message": message,
+        "label": b'{"type":"label","id":"b","parentId":"a","targetId":"a","label":"x"}',
+        "compaction": b'{"type":"compaction","id":"c","firstKeptEntryId":"a","summary":""}',
+        "usage": b'{"type":"message","id":"d","message":{"role":"assistant",'
+        b'"usage":{"input":1,"output":2,"cost":{"total":0.5}}}}',
+        "plain": b'{"type":"note","id":"e","text":"t"}',
+        "numbers": b'{"type":"n","id":"f","v":[1.0,-0,1e300,18446744073709551616]}',
+        "escapes": b'{"type":"n","id":"g\\u00e9","v":"\\ud83d\\ude00\\ud800"}',
+        "deep": b'{"type":"n","id":"h","v":' + b"[" * 127 + b"]" * 127 + b"}",
+        "deeper": b'{"type":"n","id":"h","v":' + b"[" * 128 + b"]" * 128 + b"}",
+        "twice": b'{"type":"n","id":"i","id":"j","type":"m"}',
+        "forged": b'{"type":"n","id":"k","details":{"baseContextEpoch":1}}',
+        "spaced": b' { "type" : "n" , "id" : "l" , "a" : { } , "b" : [ ] } ',
+    }
+
+
+SEEDS: dict[str, Callable[[], dict[str, bytes]]] = {
+    "frames": frames,
+    "journal": journals,
+    "header": headers,
+    "payload": payloads,
+    "legacy": legacy,
+    "entry": entries,
+}
 
 
 def main() -> None:
