@@ -384,7 +384,7 @@ def _self_proven_id(source: Bytes, offset: int, budget: HashBudget) -> bytes | N
     kind, codec, stored = fields[1], fields[2], fields[4]
     if kind not in (Kind.EPOCH_OPEN, Kind.EPOCH_CLOSE) or codec != 0:
         return None
-    if stored > CONTROL_PAYLOAD_BYTES_MAX:
+    if stored > CONTROL_PAYLOAD_BYTES_MAX or offset + ENVELOPE_BYTES + stored > source.size:
         return None
     budget.spend(ENVELOPE_BYTES + stored, offset)
     data = source.read_at(offset, ENVELOPE_BYTES + stored)
