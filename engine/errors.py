@@ -118,7 +118,7 @@ class NotAJournal(TreeringError):
 
 
 class Damaged(TreeringError):
-    """Cases B, C and F: bytes that were durable do not verify. Nothing was changed."""
+    """Cases B, C and F (E for a strict opener): bytes do not verify. Nothing was changed."""
 
     def __init__(
         self,

@@ -10,7 +10,8 @@ from treering.tools.options import home_option, jobs_option, json_option, store_
 
 if TYPE_CHECKING:
     from treering.engine.home import Store
-    from treering.tools.fsck import Checked
+    from treering.engine.journal.repair_modes import RepairMode
+    from treering.tools.findings import Checked
 
 
 @click.command()
@@ -88,7 +89,8 @@ def _chosen(store: Store, selectors: tuple[str, ...], *, everything: bool) -> li
 
 def _orphans(store: Store, known: set[str]) -> list[Checked]:
     """Temporary journals whose session does not exist (yet, or any more)."""
-    from treering.tools.fsck import Checked, leftover, temporaries
+    from treering.tools.findings import Checked
+    from treering.tools.fsck import leftover, temporaries
 
     return [
         Checked(session, path, findings=[leftover(path)])
@@ -100,16 +102,8 @@ def _orphans(store: Store, known: set[str]) -> list[Checked]:
 def _say_checked(result: Checked) -> None:
     from treering.tools.output import escape, say
 
-    for finding in result.findings:
-        place = ""
-        if finding.offset is not None:
-            place = f" at {finding.offset}"
-            if finding.length is not None:
-                place += f", {finding.length} bytes"
-        then = "" if finding.next is None else f"; next: {finding.next}"
-        say(escape(f"{result.session}: {finding.kind}{place}: {finding.what}{then}"))
-    if not result.is_leftover:
-        say(escape(result.summary()))
+    for line in result.lines():
+        say(escape(line))
 
 
 def _journal_id(
@@ -130,7 +124,13 @@ def _journal_id(
 @click.command()
 @click.argument("sel")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-@click.option("--accept-loss", is_flag=True, help="Keep only what comes before the damage.")
+@click.option(
+    "--mode",
+    type=click.Choice(["strict", "tail", "prefix", "salvage"]),
+    help="strict: refuse any damage. tail: only cut a torn tail. prefix: keep what is before the"
+    " damage. salvage: keep all that verifies. [default: what needs no decision]",
+)
+@click.option("--accept-loss", is_flag=True, help="Another name for --mode prefix.")
 @click.option(
     "--readmit", "readmit_tails", is_flag=True, help="Append whole entries of cut-off tails again."
 )
@@ -149,6 +149,7 @@ def repair(
     *,
     sel: str,
     dry_run: bool,
+    mode: RepairMode | None,
     accept_loss: bool,
     readmit_tails: bool,
     keep_unknown: bool,
@@ -156,25 +157,30 @@ def repair(
     home: str | None,
     as_json: bool,
 ) -> None:
-    """Make a damaged session usable again; the damaged file is kept beside.
+    """Make a damaged session usable again; the bytes that it had are kept beside.
 
-    The new journal holds everything that still verifies, and says where something is missing.
+    Without a mode a torn tail is cut, other damage is salvaged into a new journal that says where
+    something is missing, and acknowledged data that is gone is not given up. A second repair
+    changes nothing. `fsck` says what each mode would do.
     """
     from treering.tools import repairing
     from treering.tools.resolving import resolve
 
-    if accept_loss and readmit_tails:
-        raise click.UsageError("--accept-loss and --readmit exclude each other")
-    if readmit_tails and (keep_unknown or journal_id is not None):
+    if accept_loss and mode not in (None, "prefix"):
+        raise click.UsageError(f"--accept-loss is --mode prefix, not {mode}")
+    mode = "prefix" if accept_loss else mode
+    if readmit_tails and (mode is not None or keep_unknown or journal_id is not None):
         raise click.UsageError("--readmit goes with --dry-run only")
+    if keep_unknown and mode not in (None, "salvage"):
+        raise click.UsageError("--keep-unknown goes with --mode salvage only")
     path = resolve(store_at(home), sel)
     if readmit_tails:
         repairing.readmit_session(path, dry_run=dry_run, as_json=as_json)
         return
     repairing.repair_session(
         path,
+        mode=mode,
         dry_run=dry_run,
-        accept_loss=accept_loss,
         keep_unknown=keep_unknown,
         journal_id=journal_id,
         as_json=as_json,

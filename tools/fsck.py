@@ -9,42 +9,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Final
 
+from treering.engine import commands
 from treering.engine.environment import iso_time
-from treering.engine.errors import (
-    LimitExceeded,
-    NotAJournal,
-    NotFound,
-    TreeringError,
-    Unsupported,
-)
+from treering.engine.errors import TreeringError
 from treering.engine.home import Store, check_session_id
 from treering.engine.journal.disk import LOCAL_DISK
-from treering.engine.journal.format import (
-    FRAME_HEADER_BYTES,
-    KNOWN_KINDS,
-    Frame,
-    Kind,
-    misunderstood,
-    salt_of,
-)
+from treering.engine.journal.format import FILE_HEADER_BYTES, Frame, Kind, salt_of
 from treering.engine.journal.opening import Hint
 from treering.engine.journal.ownership import open_regular
 from treering.engine.journal.publish import TEMPORARY_SUFFIX
-from treering.engine.journal.reader import FileBytes, Scan
+from treering.engine.journal.reader import FileBytes
 from treering.engine.journal.recovery import Examination, examine
-from treering.engine.journal.salvage import Salvage
+from treering.engine.journal.repair import outcomes
+from treering.engine.journal.repair_modes import is_for_newer_release
+from treering.engine.journal.salvage import Salvage, decoded
 from treering.engine.journal.shared import SharedFrames
 from treering.engine.json_text import BadRecordError, check
 from treering.engine.session.entries import decode_header
-from treering.tools.fsck_index import IndexCheck, check_index
-from treering.tools.output import size_text
+from treering.index import IndexFault, files
+from treering.tools import next_steps
+from treering.tools.findings import Checked, Counter, Finding
+from treering.tools.fsck_index import check_index
 from treering.tools.viewing import hint_of, is_alive, name_of, owner_note
-
-FINDINGS_KEPT: Final = 1_000
-"""Findings of one kind that are listed one by one; beyond it they are counted."""
 
 _KINDS_OF_CASES: Final = {
     "B": "interior",
@@ -54,82 +42,8 @@ _KINDS_OF_CASES: Final = {
     "F": "header",
     "G": "foreign",
 }
-_NOTES: Final = frozenset(("abandoned", "unproven", "owner", "leftover", "gap", "unfinished"))
-"""Kinds that need no action."""
 
 _JSON_KINDS: Final = frozenset((Kind.ENTRY, Kind.REQUEST))
-
-
-@dataclass
-class Finding:
-    """One thing that was found."""
-
-    kind: str
-    what: str
-    offset: int | None = None
-    length: int | None = None
-    next: str | None = None
-
-    @property
-    def needs_action(self) -> bool:
-        """Whether it makes the check fail."""
-        return self.kind not in _NOTES
-
-    def as_json(self) -> dict[str, Any]:
-        """Members in the documented order."""
-        return {
-            "kind": self.kind,
-            "offset": self.offset,
-            "length": self.length,
-            "what": self.what,
-            "next": self.next,
-        }
-
-
-@dataclass
-class Checked:
-    """The result for one session."""
-
-    session: str
-    path: str
-    case: str | None = None
-    findings: list[Finding] = field(default_factory=list)
-    index: IndexCheck = field(default_factory=IndexCheck)
-    frames: int = 0
-    entries: int = 0
-    size: int = 0
-    could_not_run: bool = False
-    """The system refused; nothing is known about the session."""
-
-    @property
-    def is_leftover(self) -> bool:
-        """Whether this is about a temporary file alone: there is no session to sum up."""
-        return self.path.endswith(TEMPORARY_SUFFIX)
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing needs action."""
-        return not any(finding.needs_action for finding in self.findings)
-
-    def as_json(self) -> dict[str, Any]:
-        """The documented object."""
-        return {
-            "session": self.session,
-            "path": self.path,
-            "case": self.case,
-            "ok": self.ok,
-            "findings": [finding.as_json() for finding in self.findings],
-            "index": asdict(self.index),
-        }
-
-    def summary(self) -> str:
-        """One line for people."""
-        state = "clean" if self.ok else "needs action"
-        case = "" if self.case is None else f"case {self.case}, "
-        return (
-            f"{self.session}: {state} ({case}{self.frames} frames, {self.entries} entries,"
-            f" {size_text(self.size)}, index {self.index.state})"
-        )
 
 
 def check_session(path: str, *, with_index: bool) -> Checked:
@@ -142,8 +56,7 @@ def check_session(path: str, *, with_index: bool) -> Checked:
     except (TreeringError, OSError) as error:
         _note_failure(result, error)
     except (MemoryError, RecursionError) as error:
-        result.could_not_run = True
-        result.findings.append(Finding("unreadable", type(error).__name__))
+        _note_failure(result, error)
     result.findings += _beside(store, path, name)
     return result
 
@@ -152,7 +65,9 @@ def _check(result: Checked, path: str, store: Store, *, with_index: bool) -> Non
     try:
         check_session_id(result.session)
     except TreeringError as error:
-        result.findings.append(Finding("name", error.what, next="rename the file to a session id"))
+        then = next_steps.for_name(path, result.session)
+        result.findings.append(Finding("name", path, error.what, next=then))
+        return
     # The watermark is taken before the size, so that it cannot know of more than we look at.
     hint = hint_of(store, result.session)
     file = open_regular(LOCAL_DISK, path, write=False)
@@ -165,12 +80,15 @@ def _check(result: Checked, path: str, store: Store, *, with_index: bool) -> Non
         _take_verdict(result, found, in_use=in_use)
         if found.case == "G" or found.journal_id is None:
             return
-        shared = SharedFrames(source, found.journal_id)
-        _check_payloads(result, found, shared)
-        _take_history(result, found, hint)
+        _Payloads(result, found).check()
+        _take_history(result, found, hint, store)
+        if not result.ok:
+            modes = outcomes(found)
+            useful = found.case != "A" or any(mode.action != "nothing" for mode in modes)
+            result.modes = modes if useful else []
         if with_index:
             result.index = check_index(store, result.session, found, in_use=in_use)
-            _take_index(result)
+            _take_index(result, found, store)
     finally:
         file.close()
 
@@ -185,21 +103,19 @@ def _examine(source: FileBytes, hint: Hint | None) -> Examination:
     return found
 
 
-def _note_failure(result: Checked, error: TreeringError | OSError) -> None:
-    what = error.what if isinstance(error, TreeringError) else (error.strerror or str(error))
-    then = error.next_step if isinstance(error, TreeringError) else None
-    kind = "unreadable"
-    if isinstance(error, NotAJournal):
-        kind, result.case = "foreign", "G"
-    elif isinstance(error, Unsupported):
-        kind = "unsupported"
-    elif isinstance(error, LimitExceeded):
-        kind = "limit"
-    elif isinstance(error, NotFound):
-        kind = "missing"
+def _note_failure(result: Checked, error: BaseException) -> None:
+    if isinstance(error, TreeringError):
+        what = error.what
+    elif isinstance(error, OSError):
+        what = error.strerror or str(error)
+    else:
+        what = f"{type(error).__name__}: there was not enough memory to check it"
+    kind, then = next_steps.for_failure(result.path, error)
+    if kind == "foreign":
+        result.case = "G"
     result.could_not_run = kind == "unreadable"
     offset = error.offset if isinstance(error, TreeringError) else None
-    result.findings.append(Finding(kind, what, offset, None, then))
+    result.findings.append(Finding(kind, result.path, what, offset, None, then))
 
 
 def _in_use(store: Store, path: str) -> bool:
@@ -214,21 +130,31 @@ def _take_verdict(result: Checked, found: Examination, *, in_use: bool) -> None:
     if found.case == "A":
         return
     what = report.verdict + (f" ({report.reason})" if report.reason else "")
-    then = report.next_step
+    kind = _KINDS_OF_CASES[found.case]
     if found.case == "G" or found.journal_id is None:
-        if found.case == "G" and report.reason and "JSONL" in report.reason:
-            then = f"treering session import {result.path}"
-        kind = _KINDS_OF_CASES[found.case]
-        result.findings.append(Finding(kind, what, 0, found.source.size, then))
+        then = report.next_step or next_steps.for_stranger(result.path, report.reason)
+        result.findings.append(Finding(kind, result.path, what, 0, found.source.size, then))
         return
     if found.case == "E" and in_use:
-        what = "unfinished or torn: the session is in use"
-        result.findings.append(_verdict(found, "unfinished", what, None))
-        return
-    result.findings.append(_verdict(found, _KINDS_OF_CASES[found.case], what, then))
+        kind, what = "unfinished", "unfinished or torn: the session is in use"
+    then = None if kind == "unfinished" else _step(result, found)
+    if found.beyond_count:
+        what += f"; {found.beyond_count} good frames beyond"
+    offset, length = _extent(found)
+    result.findings.append(Finding(kind, result.path, what, offset, length, then))
 
 
-def _verdict(found: Examination, kind: str, what: str, then: str | None) -> Finding:
+def _step(result: Checked, found: Examination) -> str:
+    """The next command for a journal that is damaged."""
+    if found.case == "E" and is_for_newer_release(found):
+        return next_steps.for_export(result.path, result.session)  # it may not be cut
+    step = found.report().next_step
+    assert step is not None
+    return step
+
+
+def _extent(found: Examination) -> tuple[int, int]:
+    """Where the first damage is, and how long it is."""
     offset = found.place.offset
     beyond = found.beyond[0].offset if found.beyond else found.source.size
     length = max(0, beyond - offset)
@@ -236,136 +162,168 @@ def _verdict(found: Examination, kind: str, what: str, then: str | None) -> Find
         length = max(0, found.published_length - offset)
     if found.case == "D" and length == 0 and found.watermark is not None:
         length = max(0, found.watermark.end_offset - offset)
-    if found.beyond_count:
-        what += f"; {found.beyond_count} good frames beyond"
     if found.case == "F" and found.place.sequence and length == 0:
-        offset, length = 0, 128
-    return Finding(kind, what, offset, length, then)
+        return 0, FILE_HEADER_BYTES
+    return offset, length
 
 
-def _check_payloads(result: Checked, found: Examination, shared: SharedFrames) -> None:
-    """Decode every payload, also those that nothing shows yet, and look into each entry."""
-    assert found.journal_id is not None
-    counter = _Counter(result)
-    for frame, body in Scan(found.source, salt_of(found.journal_id)).frames():
-        if misunderstood(frame) is not None or frame.kind not in KNOWN_KINDS:
-            continue
-        try:
-            payload = shared.decoder.decode(frame, body[FRAME_HEADER_BYTES:])
-            if frame.kind == Kind.DICTIONARY:
-                shared.note_dictionary(frame, payload)
-        except TreeringError as error:
-            counter.add(_at(frame, "undecodable", error.what))
-            continue
-        if frame.kind == Kind.BLOB:
-            shared.note_blob(frame)
-        _look_into(frame, payload, result, counter)
-    if found.case in ("B", "C", "D", "F"):
-        _check_beyond(result, found, counter)
-    counter.finish()
+class _Payloads:
+    """Looks into every payload, also those that nothing shows, and names odd frames on the way."""
 
-
-def _look_into(frame: Frame, payload: bytes, result: Checked, counter: _Counter) -> None:
-    if frame.kind in _JSON_KINDS:
-        result.entries += 1
-        try:
-            check(payload)
-        except BadRecordError as error:
-            what = f"the entry at sequence {frame.sequence} {error.reason}"
-            counter.add(_at(frame, "not-json", what))
-    elif frame.kind == Kind.SESSION and decode_header(payload) is None:
-        counter.add(_at(frame, "session-header", "the session header is not as documented"))
-
-
-def _check_beyond(result: Checked, found: Examination, counter: _Counter) -> None:
-    """The gaps behind the first one, and what cannot be decoded between them."""
-    assert found.journal_id is not None
-    salvage = Salvage(found, SharedFrames(found.source, found.journal_id))
-    for _ in salvage.items():
-        pass
-    for gap in salvage.gaps[1:]:
-        lost = f"frame {gap.first}" if gap.last == gap.first else f"frames from {gap.first}"
-        if gap.last is not None and gap.last > gap.first:
-            lost += f" to {gap.last}"
-        what = f"more bytes that do not verify ({lost})"
-        counter.add(Finding("interior", what, gap.offset, gap.bytes))
-    for sequence in salvage.undecodable:
-        if sequence >= found.place.sequence:
-            what = f"frame {sequence} behind the damage cannot be decoded"
-            counter.add(Finding("undecodable", what))
-    if salvage.unknown:
-        counter.add(
-            Finding(
-                "activation-unknown",
-                f"{len(salvage.unknown)} staged frames whose activation may be lost",
-                next=f"treering repair {result.session} --keep-unknown shows them",
-            )
-        )
-
-
-def _at(frame: Frame, kind: str, what: str) -> Finding:
-    return Finding(kind, what, frame.offset, frame.end - frame.offset)
-
-
-class _Counter:
-    """Adds findings, each kind up to a bound, and says how many more there were."""
-
-    def __init__(self, result: Checked) -> None:
+    def __init__(self, result: Checked, found: Examination) -> None:
+        assert found.journal_id is not None
+        assert found.walk is not None
         self._result = result
-        self._counts: dict[str, int] = {}
+        self._found = found
+        self._journal_id = found.journal_id
+        self._history = found.walk.history
+        self._counter = Counter(result)
+        self._export = next_steps.for_export(result.path, result.session)
+        self._dump = commands.command("dump", commands.selector(result.path))
 
-    def add(self, finding: Finding) -> None:
-        count = self._counts[finding.kind] = self._counts.get(finding.kind, 0) + 1
-        if count <= FINDINGS_KEPT:
-            self._result.findings.append(finding)
+    def check(self) -> None:
+        """Add the findings."""
+        history = self._history
+        problems = {problem.sequence: problem.why for problem in history.problems}
+        abandoned = _Abandoned(set(history.abandoned), self._counter, self._result.path)
+        source = self._found.source
+        shared = SharedFrames(source, self._journal_id)
+        for frame, payload in decoded(source, salt_of(self._journal_id), shared):
+            abandoned.see(frame)
+            if frame.sequence in problems:
+                what = f"frame {frame.sequence} is not understood: {problems[frame.sequence]}"
+                self._add(frame, "not-understood", f"{what}; writing is refused", self._export)
+            if isinstance(payload, TreeringError):
+                self._add(frame, "undecodable", payload.what, self._without_payload())
+            elif payload is not None:
+                self._look_into(frame, payload)
+        abandoned.finish()
+        self._result.entries = max(0, self._result.entries - history.abandoned_count)
+        unlisted = history.problem_count - len(history.problems)
+        self._counter.add_unlisted("not-understood", unlisted)
+        if self._found.case in ("B", "C", "D", "F"):
+            self._check_beyond()
+        self._counter.finish()
+
+    def _add(self, frame: Frame, kind: str, what: str, then: str) -> None:
+        self._counter.add(_at(self._result, frame, kind, what, then))
+
+    def _without_payload(self) -> str:
+        if self._found.case in ("A", "E") and is_for_newer_release(self._found):
+            return self._export
+        return commands.repairing(self._result.path, "--mode", "salvage")
+
+    def _look_into(self, frame: Frame, payload: bytes) -> None:
+        if frame.kind in _JSON_KINDS:
+            self._result.entries += 1
+            try:
+                check(payload)
+            except BadRecordError as error:
+                what = f"the entry at sequence {frame.sequence} {error.reason}"
+                self._add(frame, "not-json", what, self._dump)
+        elif frame.kind == Kind.SESSION and decode_header(payload) is None:
+            what = "the session header is not as documented"
+            self._add(frame, "session-header", what, self._dump)
+
+    def _check_beyond(self) -> None:
+        """The gaps behind the first one, and what cannot be decoded between them."""
+        path, found = self._result.path, self._found
+        salvage = Salvage(found, SharedFrames(found.source, self._journal_id))
+        for _ in salvage.items():
+            pass
+        step = _step(self._result, found)
+        for gap in salvage.gaps[1:]:
+            lost = f"frame {gap.first}" if gap.last == gap.first else f"frames from {gap.first}"
+            if gap.last is not None and gap.last > gap.first:
+                lost += f" to {gap.last}"
+            what = f"more bytes that do not verify ({lost})"
+            self._counter.add(Finding("interior", path, what, gap.offset, gap.bytes, step))
+        for frame in salvage.undecodable:
+            if frame.sequence >= found.place.sequence:
+                what = f"frame {frame.sequence} behind the damage cannot be decoded"
+                self._add(frame, "undecodable", what, self._without_payload())
+        if salvage.unknown:
+            first, last = salvage.unknown[0], salvage.unknown[-1]
+            what = f"{len(salvage.unknown)} staged frames whose activation may be lost"
+            then = commands.repairing(path, "--mode", "salvage", "--keep-unknown")
+            length = last.end - first.offset
+            self._counter.add(Finding("activation-unknown", path, what, first.offset, length, then))
+
+
+class _Abandoned:
+    """Gathers abandoned staged frames that follow each other into one note."""
+
+    def __init__(self, sequences: set[int], counter: Counter, path: str) -> None:
+        self._sequences = sequences
+        self._counter = counter
+        self._path = path
+        self._run: list[Frame] = []
+
+    def see(self, frame: Frame) -> None:
+        """Take the next frame of the journal."""
+        if frame.sequence in self._sequences:
+            self._run.append(frame)
+        elif self._run:
+            self.finish()
 
     def finish(self) -> None:
-        for kind, count in self._counts.items():
-            if count > FINDINGS_KEPT:
-                more = count - FINDINGS_KEPT
-                self._result.findings.append(Finding(kind, f"{more} more of this kind"))
+        """The run ends here."""
+        run, self._run = self._run, []
+        if run:
+            what = f"{len(run)} staged frames that were never activated, from frame"
+            what += f" {run[0].sequence}"
+            offset, length = run[0].offset, run[-1].end - run[0].offset
+            self._counter.add(Finding("abandoned", self._path, what, offset, length))
 
 
-def _take_history(result: Checked, found: Examination, hint: Hint | None) -> None:
+def _at(result: Checked, frame: Frame, kind: str, what: str, then: str | None = None) -> Finding:
+    return Finding(kind, result.path, what, frame.offset, frame.end - frame.offset, then)
+
+
+def _take_history(result: Checked, found: Examination, hint: Hint | None, store: Store) -> None:
     """What the history of verified frames holds besides entries."""
     assert found.walk is not None
     history = found.walk.history
-    for problem in history.problems:
-        why = f"frame {problem.sequence} is not understood: {problem.why}; writing is refused"
-        then = "open it with a newer release, or read-only"
-        result.findings.append(Finding("not-understood", why, problem.offset, None, then))
-    if history.problem_count > len(history.problems):
-        more = history.problem_count - len(history.problems)
-        result.findings.append(Finding("not-understood", f"{more} more of this kind"))
-    if history.abandoned_count:
-        first = history.abandoned[0]
-        result.entries = max(0, result.entries - history.abandoned_count)
-        count = history.abandoned_count
-        what = f"{count} staged frames that were never activated, from frame {first}"
-        result.findings.append(Finding("abandoned", what))
     for frame, gap in history.gaps:
         what = f"an earlier repair could not keep {gap.bytes} bytes at {gap.offset} of the old file"
-        result.findings.append(_at(frame, "gap", what))
+        result.findings.append(_at(result, frame, "gap", what))
     last = history.last
     if found.case == "A" and last is not None and last.kind != Kind.EPOCH_CLOSE:
         unproven = last.sequence + 1 - found.proven_below
         if unproven > 0:
             what = f"the last {unproven} frames are not proven durable (no clean close followed)"
-            start = None if found.proven is None else found.proven.end
-            result.findings.append(Finding("unproven", what, start))
+            start = FILE_HEADER_BYTES if found.proven is None else found.proven.end
+            length = found.place.offset - start
+            result.findings.append(Finding("unproven", result.path, what, start, length))
     ours = hint is not None and hint.journal_id == found.journal_id
     if ours and hint is not None and hint.watermark is not None and found.watermark is None:
-        result.findings.append(Finding("leftover", "a watermark that does not verify; ignored"))
+        what = "a watermark that does not verify; ignored"
+        result.findings.append(Finding("leftover", _index_file(result, store), what))
 
 
-def _take_index(result: Checked) -> None:
-    if result.index.state in ("differs", "unusable"):
-        shown = "; ".join(result.index.differences[:3])
-        more = len(result.index.differences) - 3
-        what = f"the index {result.index.state}: {shown}"
-        if more > 0:
-            what += f" and {more} more"
-        result.findings.append(Finding("index", what, next=f"treering reindex {result.session}"))
+def _take_index(result: Checked, found: Examination, store: Store) -> None:
+    if result.index.state not in ("differs", "unusable"):
+        return
+    shown = "; ".join(result.index.differences[:3])
+    more = len(result.index.differences) - 3
+    what = f"the index {result.index.state}: {shown}"
+    if more > 0:
+        what += f" and {more} more"
+    file = _index_file(result, store)
+    if found.case not in ("A", "E"):
+        then = _step(result, found)  # which builds the index anew, too
+    elif os.path.isdir(file):
+        then = commands.aside(file)
+    else:
+        then = commands.command("reindex", commands.selector(result.path))
+    result.findings.append(Finding("index", file, what, next=then))
+
+
+def _index_file(result: Checked, store: Store) -> str:
+    try:
+        return files.current(store.index, result.session) or store.index
+    except IndexFault:
+        return store.index
 
 
 def _beside(store: Store, path: str, name: str) -> Iterator[Finding]:
@@ -374,10 +332,20 @@ def _beside(store: Store, path: str, name: str) -> Iterator[Finding]:
     if note is not None:
         who = f"process {note.pid} on {note.host} since {_time(note.since)}"
         gone = f"a note says {who}; it is not running here"
-        yield Finding("owner", f"in use by {who}" if is_alive(note) else gone)
+        what = f"in use by {who}" if is_alive(note) else gone
+        yield _whole("owner", store.owner_note(name), what)
     for temporary in temporaries(store):
         if temporary[0] == name:
             yield leftover(temporary[1])
+
+
+def _whole(kind: str, file: str, what: str) -> Finding:
+    """A note about a whole file."""
+    try:
+        size = os.stat(file).st_size
+    except OSError:
+        return Finding(kind, file, what)  # gone meanwhile
+    return Finding(kind, file, what, 0, size)
 
 
 def _time(ms: int) -> str:
@@ -389,8 +357,8 @@ def _time(ms: int) -> str:
 
 def leftover(path: str) -> Finding:
     """The finding about a temporary journal."""
-    what = f"{os.path.basename(path)}: an unfinished journal, of now or of an interrupted command"
-    return Finding("leftover", what, next="nothing: it is swept an hour later")
+    what = "an unfinished journal, of now or of an interrupted command; it is swept an hour later"
+    return _whole("leftover", path, what)
 
 
 def temporaries(store: Store) -> list[tuple[str, str]]:

@@ -22,6 +22,7 @@ from treering.engine.home import Store
 from treering.engine.journal.format import salt_of
 from treering.engine.journal.reader import FileBytes, frame_at
 from treering.engine.journal.recovery import Examination
+from treering.engine.journal.repair_modes import is_for_newer_release
 from treering.engine.journal.shared import SharedFrames
 from treering.engine.session.filling import memory_index
 from treering.index import IndexBusy, IndexFault, Position, SessionIndex, files, handle, schema
@@ -33,8 +34,8 @@ DIFFERENCES_SHOWN: Final = 100
 class IndexCheck:
     """What is known of an index.
 
-    ``state``: not checked, absent, equal, behind (equal as far as it goes), in use, differs,
-    unusable, or not compared.
+    ``state``: not checked, absent, equal, behind (equal as far as it goes), differs, unusable; or
+    not compared, with the reason.
     """
 
     state: str = "not checked"
@@ -49,6 +50,9 @@ def check_index(store: Store, session_id: str, found: Examination, *, in_use: bo
             return IndexCheck("absent")
         if in_use:
             return IndexCheck("in use, not compared")
+        if is_for_newer_release(found):
+            # Only an owner builds an index, and nobody may own this journal.
+            return IndexCheck("not compared: the journal has frames of a newer release")
         with opened_without_a_trace(path) as index:
             return _compare(index, found)
     except (IndexFault, IndexBusy) as error:

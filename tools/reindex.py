@@ -12,6 +12,7 @@ from treering.engine.journal.disk import LOCAL_DISK
 from treering.engine.journal.ownership import Ownership
 from treering.engine.session.session import Session
 from treering.index import IndexBusy, IndexFault, files
+from treering.tools.findings import SCHEMA
 from treering.tools.viewing import name_of
 
 
@@ -37,7 +38,7 @@ class Reindexed:
         """The documented object."""
         members = asdict(self)
         del members["exit_code"]
-        return members | {"rowsPerSecond": self.rows_per_s}
+        return {"schema": SCHEMA} | members | {"rowsPerSecond": self.rows_per_s}
 
 
 def reindex_session(path: str) -> Reindexed:

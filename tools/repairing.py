@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from treering.engine.home import Store, session_id_of
+from treering.engine import commands
+from treering.engine.home import Store
 from treering.engine.journal.repair import RepairResult
+from treering.engine.journal.repair_modes import RepairMode
 from treering.engine.session.repairing import repair
-from treering.engine.session.session import Session
+from treering.tools.findings import SCHEMA
 from treering.tools.output import counted, escape, say, say_json, warn
 from treering.tools.readmit import Readmission, plan, readmit
 from treering.tools.reindex import reindex_session
@@ -17,8 +19,8 @@ from treering.tools.viewing import looking_at, owning
 def repair_session(
     path: str,
     *,
+    mode: RepairMode | None,
     dry_run: bool,
-    accept_loss: bool,
     keep_unknown: bool,
     journal_id: bytes | None,
     as_json: bool,
@@ -30,55 +32,52 @@ def repair_session(
     """
     result = repair(
         path,
-        accept_loss=accept_loss,
+        mode=mode,
         keep_unknown=keep_unknown,
         dry_run=dry_run,
         known_ids=() if journal_id is None else (journal_id,),
     )
-    if result.done:
+    if result.done and result.action == "rebuild":
         # The index is that of the old journal: of no use, and the next fsck would stumble over it.
         indexed = reindex_session(path)
         if indexed.error is not None:
             warn(f"the journal is repaired; its index is not built: {indexed.error}")
-    if result.case == "E":
-        _cut_torn_tail(path, result, dry_run=dry_run, as_json=as_json)
-    elif as_json:
+    if as_json:
         say_json(_json(result))
+        return
+    if result.action == "nothing":
+        say("nothing to repair")
+    elif result.action == "cut":
+        _say_cut(result, dry_run=dry_run)
     else:
-        for line in _lines(result, dry_run=dry_run):
-            say(escape(line))
+        _say_rebuilt(result)
 
 
-def _cut_torn_tail(path: str, result: RepairResult, *, dry_run: bool, as_json: bool) -> None:
+def _say_cut(result: RepairResult, *, dry_run: bool) -> None:
     """Case E is no damage: any open for writing moves the tail to quarantine and goes on."""
     report = result.report
-    if not dry_run:
-        with Session.open(path) as session:
-            report = session.report
     assert report is not None
-    where = report.quarantine
-    if as_json:
-        found = _json(result)
-        say_json(found | {"done": not dry_run, "keptAside": where})
-        return
-    count = report.size - (report.bad_offset or report.size)
-    if where is None:
-        tail = f"a torn tail of {counted(count, 'byte')}"
-        would = f"{tail} would be moved to quarantine and cut off"
-        say(would if dry_run else "nothing to repair: somebody else has just opened the session")
-        return
-    say(escape(f"a torn tail of {counted(count, 'byte')} was moved to {where} and cut off"))
-    if report.quarantined_frames:
-        frames = counted(report.quarantined_frames, "whole frame")
-        command = f"treering repair {session_id_of(path)} --readmit"
-        say(f"it holds {frames}; `{command}` appends them again")
+    tail = f"a torn tail of {counted(sum(gap.bytes for gap in result.gaps), 'byte')}"
+    if dry_run:
+        say(f"{tail} would be moved to quarantine and cut off")
+    elif not result.done:
+        say("nothing to repair: somebody else has just opened the session")
+    else:
+        say(escape(f"{tail} was moved to {result.kept_aside} and cut off"))
+    if report.frames_beyond or report.quarantined_frames:
+        frames = counted(report.frames_beyond or report.quarantined_frames, "whole frame")
+        then = commands.repairing(result.path, "--readmit")
+        say(escape(f"it holds {frames}; `{then}` appends them again"))
 
 
 def _json(result: RepairResult) -> dict[str, Any]:
     return {
+        "schema": SCHEMA,
         "path": result.path,
         "case": result.case,
         "verdict": result.verdict,
+        "mode": result.mode,
+        "action": result.action,
         "done": result.done,
         "kept": result.kept,
         "gaps": [
@@ -94,13 +93,16 @@ def _json(result: RepairResult) -> dict[str, Any]:
     }
 
 
-def _lines(result: RepairResult, *, dry_run: bool) -> list[str]:
-    if result.case == "A":
-        return ["nothing to repair"]
+def _say_rebuilt(result: RepairResult) -> None:
+    for line in _rebuilt_lines(result):
+        say(escape(line))
+
+
+def _rebuilt_lines(result: RepairResult) -> list[str]:
     kept = counted(result.kept, "entry or move", "entries and moves")
     lines = [f"case {result.case}, {result.verdict}"]
     done = f"kept {kept} in a new journal: {result.path}"
-    lines.append(f"would keep {kept}" if dry_run else done)
+    lines.append(done if result.done else f"would keep {kept}")
     for gap in result.gaps:
         frames = f"frames from {gap.first}"
         if gap.last is not None:
@@ -136,8 +138,9 @@ def readmit_session(path: str, *, dry_run: bool, as_json: bool) -> None:
     if as_json:
         say_json(
             {
+                "schema": SCHEMA,
                 "path": path,
-                "done": not dry_run,
+                "done": bool(result.readmitted) and not dry_run,
                 "files": result.files,
                 "frames": result.frames,
                 "readmitted": result.readmitted,
@@ -155,7 +158,7 @@ def readmit_session(path: str, *, dry_run: bool, as_json: bool) -> None:
 
 def _readmit_lines(result: Readmission, *, dry_run: bool) -> list[str]:
     if not result.files:
-        return ["no cut-off tail is in quarantine"]
+        return ["no cut-off tail is in quarantine: nothing to append"]
     verb = "would append" if dry_run else "appended"
     entries = counted(len(result.readmitted), "entry", "entries")
     files = counted(len(result.files), "quarantined tail")

@@ -11,6 +11,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 import xxhash
 
@@ -27,6 +28,11 @@ from treering.engine.journal.ownership import Ownership
 from treering.engine.journal.reader import FileBytes, Place, Scan, frame_at
 from treering.engine.journal.recovery import Examination, Report, examine
 from treering.engine.limits import SCAN_CHUNK_BYTES
+
+OpenMode = Literal["strict", "tail"]
+"""What an opener for writing does about a torn tail: refuse as for any damage, or cut it."""
+
+OPEN_MODES: Final[tuple[OpenMode, ...]] = ("strict", "tail")
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,7 @@ def open_for_writing(
     quarantine_folder: str,
     note_path: str | None = None,
     hint: Callable[[], Hint | None] | None = None,
+    mode: OpenMode = "tail",
 ) -> Opened:
     """Own the journal and bring it into a state in which the next append is whole.
 
@@ -87,7 +94,8 @@ def open_for_writing(
 
     Raises:
         Owned: somebody else has it.
-        Damaged, AcknowledgedDataLost: cases B, C, D, F; nothing was changed.
+        Damaged, AcknowledgedDataLost: cases B, C, D, F, with ``mode="strict"`` also E; nothing was
+            changed.
         NotAJournal: case G.
         Unsupported: a verified frame or header that this release does not understand.
         StorageFull, StorageError, ReadOnly: the system refused; nothing was cut.
@@ -108,9 +116,9 @@ def open_for_writing(
             known_ids=[known.journal_id] if known else (),
             from_frame=_hinted_frame(source, known),
         )
-        if found.case not in ("A", "E"):
+        if found.case not in (("A",) if mode == "strict" else ("A", "E")):
             raise found.refusal()
-        _refuse_misunderstood(found)
+        refuse_misunderstood(found)
         assert found.walk is not None
         report = found.report()
         tail = _tail_of(found)
@@ -155,7 +163,12 @@ def _tail_of(found: Examination) -> Tail:
     )
 
 
-def _refuse_misunderstood(found: Examination) -> None:
+def refuse_misunderstood(found: Examination) -> None:
+    """Refuse a history with frames that this release does not understand.
+
+    Raises:
+        Unsupported: names the first of them.
+    """
     assert found.walk is not None
     history = found.walk.history
     if not history.problem_count:

@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from treering.engine import commands
 from treering.engine.errors import AcknowledgedDataLost, Damaged, NotAJournal, TreeringError
 from treering.engine.journal.control import journal_id_in
 from treering.engine.journal.format import (
@@ -94,17 +95,18 @@ class Report:
 
     @property
     def next_step(self) -> str | None:
-        """The next command, for the cases that need one."""
-        session = self.path.rpartition("/")[2].removesuffix(".jsonl")
-        if self.case == "F" and self.journal_id is None:
-            return "restore a copy: nothing in the file can be read"
-        if self.case in ("B", "C", "F"):
-            return f"treering repair {session}"
-        if self.case == "D":
-            return f"treering repair {session} --accept-loss"
+        """The next command, ready for a shell; None for a clean journal and what is none."""
+        if self.case in ("A", "G"):
+            return None
+        if self.journal_id is None:
+            return commands.aside(self.path)
         if self.case == "E":
-            return "the next open for writing moves these bytes to quarantine and goes on"
-        return None
+            return commands.repairing(self.path, "--mode", "tail")
+        if self.case != "D":
+            return commands.repairing(self.path)
+        if self.frames_beyond:
+            return commands.repairing(self.path, "--mode", "salvage")
+        return commands.repairing(self.path, "--accept-loss")
 
 
 class Examination:
@@ -167,7 +169,7 @@ class Examination:
         return report
 
     def refusal(self) -> TreeringError:
-        """The typed error with which this case refuses an open for writing (not A or E)."""
+        """The typed error with which this case refuses an open for writing (not A; E if strict)."""
         report = self.report()
         step = report.next_step
         what = report.verdict + (f" ({self.reason})" if self.reason else "")
@@ -323,7 +325,7 @@ def _examine_without_header(
     if journal_id is None:
         if any_magic or source.read_at(0, 8) == FILE_MAGIC:
             found.case = "F"
-            found.reason = "no frame verifies and no journal id is found"
+            found.reason = "no frame verifies and no journal id is found: restore a copy"
         else:
             found.reason = _describe_foreign(source.read_at(0, 64))
         return found

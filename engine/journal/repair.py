@@ -22,13 +22,23 @@ from treering.engine.journal.disk import Disk
 from treering.engine.journal.format import (
     FLAG_QUALIFICATION_MASK,
     FLAG_RETAINED,
+    Frame,
     Kind,
 )
 from treering.engine.journal.history import Walk
+from treering.engine.journal.opening import refuse_misunderstood
 from treering.engine.journal.ownership import Ownership, open_regular
 from treering.engine.journal.publish import NewJournal
 from treering.engine.journal.reader import FileBytes
 from treering.engine.journal.recovery import Examination, Report, examine
+from treering.engine.journal.repair_modes import (
+    REPAIR_MODES,
+    Action,
+    Outcome,
+    RepairMode,
+    action_of,
+    chosen,
+)
 from treering.engine.journal.salvage import Lost, Salvage
 from treering.engine.journal.shared import SharedFrames
 from treering.engine.json_text import decode_or_none
@@ -43,18 +53,27 @@ class RepairResult:
     path: str
     case: str
     verdict: str
+    mode: RepairMode
+    action: Action
+    """What the mode does here: nothing, cut (a torn tail) or rebuild."""
     done: bool
     kept: int = 0
-    """Entries, requests and leaf moves that the new journal holds."""
+    """Entries, requests and leaf moves that it holds afterwards; 0 when it stays as it is."""
     gaps: list[Lost] = field(default_factory=list)
+    """Bytes of the old file that were not carried over."""
     activation_unknown: list[int] = field(default_factory=list)
     batch_survivors: list[int] = field(default_factory=list)
     undecodable: list[int] = field(default_factory=list)
     misunderstood: list[int] = field(default_factory=list)
     header_made: bool = False
     kept_aside: str | None = None
-    """Where the old journal is now."""
+    """Where the old journal, or the tail that was cut off, is now."""
     report: Report | None = None
+
+    @property
+    def left_out(self) -> int:
+        """Frames that verify and are not carried over."""
+        return len(self.undecodable) + len(self.misunderstood) + len(self.activation_unknown)
 
 
 def repair(
@@ -62,19 +81,19 @@ def repair(
     path: str,
     *,
     store: home.Store,
-    accept_loss: bool = False,
+    mode: RepairMode | None = None,
     keep_unknown: bool = False,
     dry_run: bool = False,
     hint: Callable[[], tuple[bytes | None, list[bytes]]] | None = None,
     known_ids: tuple[bytes, ...] = (),
 ) -> RepairResult:
-    """Repair a damaged journal (cases B, C, D, F); the others need none.
+    """Repair a damaged journal; cutting a torn tail is left to an open for writing.
 
     Args:
         disk: the file system.
         path: the journal.
         store: where it lies.
-        accept_loss: keep only the frames before the damage (needed for case D).
+        mode: see :mod:`~treering.engine.journal.repair_modes`; None does what needs no decision.
         keep_unknown: show staged frames whose activation may lie in a gap.
         dry_run: only say what would be done.
         hint: (watermark, journal ids) that an index remembers, asked once the journal is owned.
@@ -82,8 +101,10 @@ def repair(
 
     Raises:
         Owned: the session is in use.
-        Conflict: case D without ``accept_loss``: repairing would forget acknowledged data.
-        NotAJournal, Damaged: nothing can be brought back.
+        Conflict: case D without a mode: repairing would forget acknowledged data.
+        NotAJournal, Damaged, AcknowledgedDataLost: nothing can be brought back, or the mode
+            refuses this case.
+        Unsupported: it holds frames of a newer release.
     """
     session_id = home.session_id_of(path)
     # A dry run only looks: no lock, no note, and a session in use may be looked at.
@@ -97,29 +118,13 @@ def repair(
         source = FileBytes(file, path, size)
         watermark, ids = hint() if hint is not None else (None, [])
         found = examine(source, watermark=watermark, known_ids=[*ids, *known_ids])
-        result = RepairResult(path, found.case, found.report().verdict, done=False)
-        result.report = found.report()
-        if found.case in ("A", "E"):
-            return result
-        if found.case == "G" or found.journal_id is None:
-            raise found.refusal()
-        if found.case == "D" and not accept_loss:
-            raise Conflict(
-                "acknowledged data is gone; a new journal from what is left must be asked for",
-                path=path,
-                next_step=f"treering repair {session_id} --accept-loss",
-            )
-        shared = SharedFrames(source, found.journal_id)
-        contents = _Contents(
-            found, shared, result, accept_loss=accept_loss, keep_unknown=keep_unknown
-        )
-        if owner is None:
-            for _ in contents.records():
-                pass
-            contents.finish()
-            return result
-        _rebuild(owner, store, contents, result)
-        return result
+        action = _decide(found, mode)
+        contents = _Contents(found, chosen(found, mode), action, keep_unknown=keep_unknown)
+        if action == "rebuild" and owner is not None:
+            _rebuild(owner, store, contents)
+        elif action != "nothing":
+            contents.look_through()
+        return contents.result
     finally:
         if owner is None:
             file.close()
@@ -127,29 +132,61 @@ def repair(
             owner.release()
 
 
-def _rebuild(
-    owner: Ownership, store: home.Store, contents: _Contents, result: RepairResult
-) -> None:
+def outcomes(found: Examination) -> list[Outcome]:
+    """What each mode would do to an examined journal. Changes nothing."""
+    made = []
+    for mode in REPAIR_MODES:
+        action = action_of(found, mode)
+        if action in ("nothing", "refuse"):
+            made.append(Outcome(mode, action))
+            continue
+        contents = _Contents(found, mode, action)
+        contents.look_through()
+        result = contents.result
+        lost = sum(gap.bytes for gap in result.gaps)
+        made.append(Outcome(mode, action, result.kept, lost, result.left_out))
+    return made
+
+
+def _decide(found: Examination, mode: RepairMode | None) -> Action:
+    """What is to be done.
+
+    Raises:
+        TreeringError: nothing, although something is wrong.
+    """
+    action = action_of(found, chosen(found, mode))
+    if action == "refuse" and found.case in ("A", "E") and mode != "strict":
+        refuse_misunderstood(found)
+    if action == "refuse":
+        raise found.refusal()
+    if found.case == "D" and mode is None:
+        raise Conflict(
+            "acknowledged data is gone: look for a newer copy first; a new journal from what is"
+            " left here is made only when it is asked for",
+            path=found.source.path,
+            next_step=f"next: {found.report().next_step}",
+        )
+    return action
+
+
+def _rebuild(owner: Ownership, store: home.Store, contents: _Contents) -> None:
     disk, path = owner.disk, owner.path
     session_id = home.session_id_of(path)
     # Two passes: SESSION and PROVENANCE come first in a new journal, wherever they were found.
-    for _ in contents.records():
-        pass
+    contents.look_through()
     head = contents.head(session_id)
-    again = contents.again()
     new = NewJournal(disk, os.path.dirname(path), session_id, purpose="repair", top=store.top)
     try:
         new.add(head)
-        new.add(again.records())
-        again.finish()
+        new.add(contents.records())
         aside = _free_name(disk, store.quarantine_folder(session_id))
         owner.check_name()
         taken, _, aside = new.replace(path, aside)
     except BaseException:
         new.abandon()
         raise
-    result.kept_aside = aside
-    result.done = True
+    contents.result.kept_aside = aside
+    contents.result.done = True
     taken.release()
 
 
@@ -167,44 +204,35 @@ def _free_name(disk: Disk, folder: str) -> str:
 
 
 class _Contents:
-    """The records of the new journal, in order."""
+    """The records of the new journal, in order. Every pass finds the same."""
 
     def __init__(
-        self,
-        found: Examination,
-        shared: SharedFrames,
-        result: RepairResult,
-        *,
-        accept_loss: bool,
-        keep_unknown: bool,
+        self, found: Examination, mode: RepairMode, action: Action, *, keep_unknown: bool = False
     ) -> None:
+        assert found.journal_id is not None
+        report = found.report()
+        self.result = RepairResult(
+            report.path, found.case, report.verdict, mode, action, done=False
+        )
+        self.result.report = report
         self._found = found
-        self._shared = shared
-        self._result = result
-        self._accept_loss = accept_loss
+        self._shared = SharedFrames(found.source, found.journal_id)
         self._keep_unknown = keep_unknown
         self._salvage: Salvage | None = None
         self._session: bytes | None = None
         self._provenance: bytes | None = None
-        self._kept = 0
         self._retained = False
-        self._gaps: list[Lost] = []
 
-    def again(self) -> _Contents:
-        """The same for a second pass."""
-        return _Contents(
-            self._found,
-            self._shared,
-            self._result,
-            accept_loss=self._accept_loss,
-            keep_unknown=self._keep_unknown,
-        )
+    def look_through(self) -> None:
+        """Pass over everything and note in the result what is there."""
+        for _ in self.records():
+            pass
 
     def head(self, session_id: str) -> list[Record]:
         """SESSION, made from the file name when it is lost, and PROVENANCE."""
         session = self._session
         if session is None:
-            self._result.header_made = True
+            self.result.header_made = True
             session = msgspec.json.encode(
                 {
                     "type": "session",
@@ -235,65 +263,79 @@ class _Contents:
         return msgspec.json.encode(members) + separator + header
 
     def _anything_lost(self) -> bool:
-        salvage = self._salvage
-        if self._gaps or self._result.undecodable or salvage is None:
+        if self._salvage is None or self.result.gaps or self.result.left_out:
             return True
-        lost = (salvage.unknown, salvage.survivors, salvage.misunderstood, salvage.undecodable)
-        return any(lost)
+        return bool(self.result.batch_survivors)
 
     def records(self) -> Iterator[Record]:
-        """Everything behind the head."""
-        yield from self._prefix() if self._accept_loss else self._all()
-
-    def finish(self) -> None:
-        """Note in the result what the pass found."""
-        result = self._result
-        result.kept, result.gaps = self._kept, self._gaps
-        if self._salvage is not None:
-            result.activation_unknown = self._salvage.unknown
-            result.batch_survivors = self._salvage.survivors
-            result.undecodable = self._salvage.undecodable
-            result.misunderstood = self._salvage.misunderstood
+        """Everything behind the head; afterwards the result says what it was."""
+        result = self.result
+        result.kept, result.gaps, result.undecodable = 0, [], []
+        yield from self._all() if result.mode == "salvage" else self._prefix()
 
     def _all(self) -> Iterator[Record]:
         salvage = Salvage(self._found, self._shared, keep_unknown=self._keep_unknown)
         self._salvage = salvage
         for item in salvage.items():
+            yield from self._without_payload(salvage.undecodable)
             if isinstance(item, Lost):
                 yield self._gap(item)
             else:
                 frame, payload = item
-                self._kept += 1
-                self._retained = self._retained or frame.retained
-                yield Record(frame.kind, payload, _kept_flags(frame.flags))
+                yield self._keep(frame, payload)
+        yield from self._without_payload(salvage.undecodable)
         self._session, self._provenance = salvage.session, salvage.provenance
+        result = self.result
+        result.activation_unknown = [frame.sequence for frame in salvage.unknown]
+        result.batch_survivors = salvage.survivors
+        result.misunderstood = salvage.misunderstood
+
+    def _without_payload(self, frames: list[Frame]) -> Iterator[Record]:
+        """A GAP for each frame whose payload is lost, the first time that it is seen."""
+        for frame in frames[len(self.result.undecodable) :]:
+            self.result.undecodable.append(frame.sequence)
+            length = frame.end - frame.offset
+            yield _gap_record(Lost(frame.offset, length, frame.sequence, frame.sequence))
 
     def _prefix(self) -> Iterator[Record]:
         found = self._found
         assert found.journal_id is not None
         walk = Walk(found.source, found.journal_id, shared=self._shared)
+        undecodable: list[Frame] = []
         for frame, stored in walk.visible():
             try:
                 payload = self._shared.decoder.decode(frame, stored)
             except Undecodable:
-                self._result.undecodable.append(frame.sequence)
+                undecodable.append(frame)
+                yield from self._without_payload(undecodable)
                 continue
-            self._kept += 1
-            self._retained = self._retained or frame.retained
-            yield Record(frame.kind, payload, _kept_flags(frame.flags))
+            yield self._keep(frame, payload)
         history = walk.history
-        if history.session is not None:
-            self._session = self._shared.payload_of(history.session)
-        if history.provenance is not None:
-            self._provenance = self._shared.payload_of(history.provenance)
+        self._session = self._payload_or_none(history.session)
+        self._provenance = self._payload_or_none(history.provenance)
         place = found.place
-        lost = found.source.size - place.offset
-        yield self._gap(Lost(place.offset, max(lost, 0), place.sequence, None))
+        lost = max(found.source.size - place.offset, 0)
+        yield self._gap(Lost(place.offset, lost, place.sequence, None))
+
+    def _keep(self, frame: Frame, payload: bytes) -> Record:
+        self.result.kept += 1
+        self._retained = self._retained or frame.retained
+        return Record(frame.kind, payload, _kept_flags(frame.flags))
+
+    def _payload_or_none(self, frame: Frame | None) -> bytes | None:
+        try:
+            return None if frame is None else self._shared.payload_of(frame)
+        except Undecodable:
+            return None
 
     def _gap(self, lost: Lost) -> Record:
-        self._gaps.append(lost)
-        payload = control.encode(control.Gap(lost.offset, lost.bytes, lost.first, lost.last))
-        return Record(Kind.GAP, payload)
+        self.result.gaps.append(lost)
+        return _gap_record(lost)
+
+
+def _gap_record(lost: Lost) -> Record:
+    payload = control.encode(control.Gap(lost.offset, lost.bytes, lost.first, lost.last))
+    return Record(Kind.GAP, payload)
 
 
 def _kept_flags(flags: int) -> int:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from treering.engine.errors import Undecodable
+from treering.engine.errors import TreeringError, Undecodable
 from treering.engine.journal import control
 from treering.engine.journal.format import (
     FRAME_HEADER_BYTES,
+    KNOWN_KINDS,
     Frame,
     Kind,
     misunderstood,
@@ -35,6 +36,30 @@ class Lost(NamedTuple):
     last: int | None
 
 
+def decoded(
+    source: Bytes, salt: int, shared: SharedFrames
+) -> Iterator[tuple[Frame, bytes | TreeringError | None]]:
+    """Every frame before the first damage, with its payload, also those that nothing shows.
+
+    In its place there is the error when it cannot be produced, and None when it need not be
+    understood. ``shared`` learns the dictionaries and BLOBs on the way.
+    """
+    for frame, body in Scan(source, salt).frames():
+        if misunderstood(frame) is not None or frame.kind not in KNOWN_KINDS:
+            yield frame, None
+            continue
+        try:
+            payload = shared.decoder.decode(frame, body[FRAME_HEADER_BYTES:])
+            if frame.kind == Kind.DICTIONARY:
+                shared.note_dictionary(frame, payload)
+        except TreeringError as error:
+            yield frame, error
+            continue
+        if frame.kind == Kind.BLOB:
+            shared.note_blob(frame)
+        yield frame, payload
+
+
 class Salvage:
     """Iterate :meth:`items` once; afterwards the attributes tell what happened to staged runs."""
 
@@ -49,12 +74,12 @@ class Salvage:
         self._run: list[Frame] = []
         self._gap_in_run = False
         self.gaps: list[Lost] = []
-        self.unknown: list[int] = []
-        """Sequences of staged frames whose activation may lie in a gap."""
+        self.unknown: list[Frame] = []
+        """Staged frames whose activation may lie in a gap."""
         self.survivors: list[int] = []
         """Sequences shown although other frames of their batch are lost."""
         self.abandoned: list[int] = []
-        self.undecodable: list[int] = []
+        self.undecodable: list[Frame] = []
         self.misunderstood: list[int] = []
         self.session: bytes | None = None
         self.provenance: bytes | None = None
@@ -132,7 +157,7 @@ class Salvage:
         try:
             payload = self._shared.payload_of(frame)
         except Undecodable:
-            self.undecodable.append(frame.sequence)
+            self.undecodable.append(frame)
             return
         if frame.kind == Kind.LEAF and control.decode_leaf(payload) is None:
             self.misunderstood.append(frame.sequence)
@@ -173,7 +198,7 @@ class Salvage:
         if not unknown:
             self.abandoned += [staged.sequence for staged in run]
             return
-        self.unknown += [staged.sequence for staged in run]
+        self.unknown += run
         if self._keep_unknown:
             for staged in run:
                 yield from self._show(staged)

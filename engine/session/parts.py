@@ -14,7 +14,7 @@ from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import Disk, make_folders
 from treering.engine.journal.format import Kind
 from treering.engine.journal.framing import Durability
-from treering.engine.journal.opening import Opened, Tail, open_for_writing
+from treering.engine.journal.opening import OPEN_MODES, Opened, OpenMode, Tail, open_for_writing
 from treering.engine.journal.ownership import Ownership
 from treering.engine.journal.publish import NewJournal
 from treering.engine.json_text import clean
@@ -81,9 +81,22 @@ def create_parts(
     return Parts(disk, store, owner, tail, indexer, durability, compression, None)
 
 
-def open_parts(path: str, disk: Disk, *, durability: Durability, compression: bool) -> Parts:
+def open_parts(
+    path: str,
+    disk: Disk,
+    *,
+    durability: Durability,
+    compression: bool,
+    mode: OpenMode = "tail",
+) -> Parts:
     """Lock, decide, recover: see :func:`open_for_writing` for what it raises."""
     _check_durability(durability)
+    if mode not in OPEN_MODES:
+        raise Invalid(
+            f"a session is opened in mode 'strict' or 'tail', not {mode!r}",
+            path=path,
+            next_step="`repair` has the modes that make a new journal",
+        )
     home.check_writable_place(path)
     store = home.Store.of_journal(path)
     session_id = home.session_id_of(path)
@@ -96,6 +109,7 @@ def open_parts(path: str, disk: Disk, *, durability: Durability, compression: bo
             quarantine_folder=store.quarantine_folder(session_id),
             note_path=store.owner_note(session_id),
             hint=indexer.hint,
+            mode=mode,
         )
     except BaseException:
         indexer.close()

@@ -29,7 +29,7 @@ from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import LOCAL_DISK, Disk
 from treering.engine.journal.format import Frame, Kind, salt_of
 from treering.engine.journal.framing import Durability
-from treering.engine.journal.opening import Opened
+from treering.engine.journal.opening import Opened, OpenMode
 from treering.engine.journal.reader import GrowingBytes
 from treering.engine.journal.recovery import Report
 from treering.engine.journal.shared import SharedFrames
@@ -129,11 +129,15 @@ class Session(Reads):
         cls,
         path: str | os.PathLike[str],
         *,
+        mode: OpenMode = "tail",
         durability: Durability = "full",
         compression: bool = True,
         disk: Disk = LOCAL_DISK,
     ) -> Self:
         """Own an existing session. A torn tail is quarantined and cut; see :attr:`report`.
+
+        ``mode="strict"`` refuses a torn tail too, for frontends that let a person decide first.
+        It is about what is found at opening: :meth:`recover` cuts what this owner left behind.
 
         Raises:
             NotFound: no such file (opening never creates).
@@ -143,7 +147,11 @@ class Session(Reads):
             Unsupported: a newer version, or a file system that cannot keep a journal.
         """
         parts = open_parts(
-            home.journal_file(path), disk, durability=durability, compression=compression
+            home.journal_file(path),
+            disk,
+            mode=mode,
+            durability=durability,
+            compression=compression,
         )
         try:
             return cls(parts)

@@ -52,7 +52,7 @@ def test_F51_rows_that_are_missing_are_found_and_come_back(home: Path) -> None:
     checked = fsck(home, "s")
     assert not checked.ok
     assert checked.index.state in ("differs", "unusable")
-    assert any(finding.next == "treering reindex s" for finding in checked.findings)
+    assert any(finding.next == f"treering reindex {path}" for finding in checked.findings)
     assert main(["reindex", "s", "--home", str(home)]) == 0
     assert fsck(home, "s").ok
     assert index_differences(path) == []

@@ -254,7 +254,7 @@ def test_accept_loss_keeps_the_prefix_only_when_asked(tmp_path: Path) -> None:
     with pytest.raises(Conflict, match="loss"):
         run(path, hint=hint)
     assert read_bytes(path) == short
-    result = run(path, hint=hint, accept_loss=True)
+    result = run(path, hint=hint, mode="prefix")
     assert result.done
     assert result.kept_aside is not None
     assert read_bytes(result.kept_aside) == short
@@ -273,7 +273,7 @@ def test_accept_loss_of_interior_damage(tmp_path: Path) -> None:
     path, good = made(tmp_path)
     victim = next(f for f in judge(good).frames if id_of_or_none(good, f) == "m3")
     write_bytes(path, zero(good, victim.offset, 50))
-    result = run(path, accept_loss=True)
+    result = run(path, mode="prefix")
     assert result.done
     with Session.open(path) as session:
         assert [e.id for e in session.entries()] == ["m0", "m1", "m2"]

@@ -409,7 +409,7 @@ def test_a_watermark_alone_tells_a_view_and_a_repair(tmp_path: Path) -> None:
     path = marked_only(tmp_path)
     with SessionView.open(path) as view:
         assert view.report.case == "D"
-    assert repair(path, accept_loss=True, dry_run=True).case == "D"
+    assert repair(path, mode="prefix", dry_run=True).case == "D"
 
 
 def test_short_lived_owners_finish_the_first_index(

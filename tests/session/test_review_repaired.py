@@ -120,7 +120,7 @@ def test_a_leaf_frame_that_names_nothing(tmp_path: Path, slow_first_index: None)
             assert [entry.id for entry in session.branch()] == ["a"]
 
 
-@pytest.mark.parametrize("options", [{}, {"accept_loss": True}])
+@pytest.mark.parametrize("options", [{}, {"mode": "prefix"}])
 def test_a_repaired_import_claims_no_bytes(tmp_path: Path, options: dict[str, Any]) -> None:
     """R03: when entries are lost nothing says byte-exact, and no blank line is put anywhere."""
     path = imported(tmp_path, source_of(tmp_path, "e0", "e1", "e2", "e3", "e4", blank_behind=3))

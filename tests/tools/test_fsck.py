@@ -10,29 +10,55 @@ from typing import Any
 
 import pytest
 from support.build import BLOB, ENTRY, STAGED, Maker, compact
-from tools_helpers import Ran, fine, id_of, message, new_session, picture, process, run
+from tools_helpers import Ran, fine, message, new_session, picture, process, run
 
 from treering.engine.session.session import Session
 from treering.index import schema
+from treering.tools import findings
 
 VECTORS = Path(
     os.environ.get("TREERING_VECTORS") or Path(__file__).resolve().parents[3] / "shared/vectors"
 )
-RECORD = ["session", "path", "case", "ok", "findings", "index"]
-FINDING = ["kind", "offset", "length", "what", "next"]
+RECORD = ["schema", "session", "path", "case", "ok", "findings", "index", "modes"]
+FINDING = ["kind", "file", "offset", "length", "what", "next"]
+MODE = ["mode", "action", "kept", "lostBytes", "leftOut"]
+MODES = ["strict", "tail", "prefix", "salvage"]
+WITHOUT_PLACE = {"index", "limit", "missing", "name", "unreadable", "unsupported"}
+"""Kinds about a file as a whole that could not be read through, or that has rows and no bytes."""
 
 
 def fsck(path: str | Path, *options: str) -> tuple[Ran, dict[str, Any]]:
     """The result for one session, as JSON; the text form must agree about the exit code."""
     ran = run("fsck", path, "--json", *options)
     (record,) = ran.json
-    assert list(record) == RECORD
-    assert list(record["index"]) == ["state", "differences"]
-    assert all(list(finding) == FINDING for finding in record["findings"])
+    check_schema(record)
     text = run("fsck", path, *options)
     assert text.code == ran.code
-    assert len(text.lines) == len(record["findings"]) + 1
+    assert len(text.lines) == len(record["findings"]) + bool(record["modes"]) + 1
     return ran, record
+
+
+def check_schema(record: dict[str, Any]) -> None:
+    """Version 1 of the JSON report: names, order, and what may be null."""
+    assert list(record) == RECORD
+    assert record["schema"] == 1
+    assert list(record["index"]) == ["state", "differences"]
+    for finding in record["findings"]:
+        assert list(finding) == FINDING
+        assert finding["kind"] in findings.NOTES | findings.ACTIONS
+        assert (finding["next"] is None) == (finding["kind"] in findings.NOTES)
+        assert finding["file"].startswith("/")
+        if finding["offset"] is None or finding["length"] is None:
+            summed = finding["what"].endswith("more of this kind")
+            mark = finding["what"].startswith("a watermark")
+            odd = finding["kind"] == "foreign" and not os.path.isfile(record["path"])
+            assert finding["kind"] in WITHOUT_PLACE or summed or mark or odd, finding
+    assert [mode["mode"] for mode in record["modes"]] in ([], MODES)
+    for mode in record["modes"]:
+        assert list(mode) == MODE
+        assert mode["action"] in ("nothing", "refuse", "cut", "rebuild")
+        numbers = [mode["kept"], mode["lostBytes"], mode["leftOut"]]
+        assert all((n is None) == (mode["action"] in ("nothing", "refuse")) for n in numbers)
 
 
 def put(home: Path, maker: Maker | bytes, name: str = "s") -> Path:
@@ -71,7 +97,8 @@ class TestCases:
         first = record["findings"][0]
         assert first["kind"] == "interior"
         assert first["offset"] <= 500 < first["offset"] + first["length"]
-        assert first["next"] == f"treering repair {id_of(path)}"
+        assert first["file"] == path
+        assert first["next"] == f"treering repair {path}"
         short = put(home, Path(new_session(home)).read_bytes()[:453], "short")
         _, record = fsck(short)
         assert record["case"] == "B"
@@ -112,10 +139,11 @@ class TestCases:
         assert (ran.code, record["case"]) == (1, "E")
         assert record["findings"][0] == {
             "kind": "torn",
+            "file": path,
             "offset": size,
             "length": 4,
             "what": record["findings"][0]["what"],
-            "next": "the next open for writing moves these bytes to quarantine and goes on",
+            "next": f"treering repair {path} --mode tail",
         }
 
     def test_e_beside_an_owner(self, home: Path) -> None:
@@ -310,7 +338,8 @@ class TestIndex:
         assert (ran.code, record["index"]["state"]) == (1, "differs")
         assert record["index"]["differences"]
         assert kinds(record) == ["index"]
-        assert record["findings"][0]["next"] == f"treering reindex {id_of(path)}"
+        assert record["findings"][0]["file"] == str(index)
+        assert record["findings"][0]["next"] == f"treering reindex {path}"
         fine("reindex", path)
         assert fsck(path, "--index")[1]["index"]["state"] == "equal"
 

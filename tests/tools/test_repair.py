@@ -75,9 +75,12 @@ class TestRepair:
         assert Path(path).read_bytes() == old
         found = fine("repair", path, "--accept-loss", "--json").json
         assert list(found) == [
+            "schema",
             "path",
             "case",
             "verdict",
+            "mode",
+            "action",
             "done",
             "kept",
             "gaps",
@@ -170,6 +173,7 @@ class TestReadmit:
         assert texts(path) == ["base", "x1", "x2"]
         again = fine("repair", path, "--readmit", "--json").json
         assert list(again) == [
+            "schema",
             "path",
             "done",
             "files",
@@ -314,6 +318,7 @@ class TestReindex:
         with Session.open(paths[1]):
             assert run("reindex", "s1", home=home).code == 3
         assert list(ran.json[0]) == [
+            "schema",
             "session",
             "path",
             "rows",
