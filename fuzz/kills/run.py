@@ -1,0 +1,228 @@
+"""Round after round: which scene plays in which store, and what is told when one fails."""
+
+from __future__ import annotations
+
+import os
+import random
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from treering.fuzz.kills.blows import CALLS, Exactly, why_no_strace
+from treering.fuzz.kills.crew import Crew
+from treering.fuzz.kills.makers import Creating, Importing, Recovering, Repairing
+from treering.fuzz.kills.owners import (
+    ONLOOKERS,
+    Ending,
+    Figures,
+    Forking,
+    LargeBatches,
+    Racing,
+    Reindexing,
+    Scene,
+    Stage,
+    Stopping,
+    Writing,
+)
+
+SCENES: Final[dict[str, tuple[type[Scene], int]]] = {
+    "writer": (Writing, 6),
+    "large": (LargeBatches, 1),
+    "reindexer": (Reindexing, 1),
+    "creator": (Creating, 1),
+    "importer": (Importing, 1),
+    "recoverer": (Recovering, 1),
+    "repairer": (Repairing, 1),
+    "stopped": (Stopping, 1),
+    "forked": (Forking, 1),
+    "rivals": (Racing, 1),
+    "ends": (Ending, 1),
+}
+"""Who is killed, and how many of the stores are about it."""
+
+EXACT: Final = "exact"
+_EXACT_ACTORS: Final = ("writer", "creator", "importer", "recoverer", "repairer", "reindexer")
+_EXACT_SHARE: Final = 2
+EXACT_PAIRS: Final = tuple((actor, call) for call in CALLS for actor in _EXACT_ACTORS)
+"""Each of these is walked through: killed at the first such call, the second, ... the last."""
+
+ACTORS: Final = (*SCENES, EXACT, *(name for name in ONLOOKERS if name not in SCENES))
+"""What ``--actors`` chooses from."""
+
+_EXACT_CALLS_MAX: Final = 400
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to run; two runs with the same draw the same."""
+
+    rounds: int
+    seed: int
+    actors: Sequence[str] = ACTORS
+    seconds: float | None = None
+    per_store: int = 20
+    first_store: int = 0
+    folder: str = "."
+    plant: str | None = None
+
+    def command(self, store: int, rounds: int) -> str:
+        """The command line that plays one store again."""
+        parts = ["python", "-m", "treering.fuzz", "kill", "--seed", str(self.seed)]
+        parts += ["--first-store", str(store), "--rounds", str(rounds)]
+        parts += ["--per-store", str(self.per_store), "--actors", ",".join(self.actors)]
+        if self.plant is not None:
+            parts += ["--plant", self.plant]
+        return shlex.join(parts)
+
+
+@dataclass
+class Failure:
+    """A broken promise."""
+
+    what: str
+    scene: str
+    store: int
+    round: int
+    command: str
+    folder: str
+
+
+@dataclass
+class Summary:
+    """What a run did and found."""
+
+    seed: int
+    stores: int = 0
+    kills: int = 0
+    kills_by_scene: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    figures: Figures = field(default_factory=Figures)
+    walked: dict[str, int] = field(default_factory=dict)
+    """By ``actor@call``: how many such calls there are, each of which was a moment of death."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    """What was not done, and why."""
+    failure: Failure | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The documented object."""
+        figures, failure = self.figures, self.failure
+        return {
+            "seed": self.seed,
+            "rounds": figures.rounds,
+            "stores": self.stores,
+            "kills": self.kills,
+            "killsByScene": dict(sorted(self.kills_by_scene.items())),
+            "killsAtExactCalls": sum(figures.exact.values()),
+            "callsWalked": dict(sorted(self.walked.items())),
+            "acknowledged": figures.acknowledged,
+            "inFlightThere": figures.in_flight,
+            "looks": figures.looks,
+            "lost": 0 if failure is None else None,
+            "seconds": round(self.seconds, 1),
+            "skipped": self.skipped,
+            "failure": None if failure is None else vars(failure),
+        }
+
+
+def schedule_of(actors: Sequence[str]) -> list[str]:
+    """The scenes of successive stores, repeated when it ends."""
+    found = []
+    for name, (_, share) in SCENES.items():
+        found += [name] * (share if name in actors else 0)
+    return found + [EXACT] * (_EXACT_SHARE if EXACT in actors else 0)
+
+
+class Run:
+    """One run of the harness."""
+
+    def __init__(self, settings: Settings, tell: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._tell = tell
+        self.summary = Summary(settings.seed)
+        self._start = time.monotonic()
+        actors = list(settings.actors)
+        if EXACT in actors and (why := why_no_strace()) is not None:
+            self.summary.skipped[EXACT] = why
+            actors.remove(EXACT)
+        self._schedule = schedule_of(actors)
+        self._onlookers = [name for name in ONLOOKERS if name in actors]
+
+    def play(self) -> Summary:
+        """Play until the rounds or the time are used up, or a promise is broken."""
+        settings, summary = self._settings, self.summary
+        errors = os.path.join(settings.folder, "stderr.txt")
+        with Crew(plant=settings.plant, errors_path=errors) as crew:
+            store = settings.first_store
+            while self._schedule and self._goes_on():
+                self._play_store(crew, store)
+                summary.stores += 1
+                if summary.failure is not None:
+                    break
+                store += 1
+        summary.seconds = time.monotonic() - self._start
+        return summary
+
+    def _goes_on(self) -> bool:
+        settings = self._settings
+        in_time = settings.seconds is None or time.monotonic() - self._start < settings.seconds
+        return in_time and self.summary.figures.rounds < settings.rounds
+
+    def _play_store(self, crew: Crew, store: int) -> None:
+        settings, summary = self._settings, self.summary
+        lap, at = divmod(store, len(self._schedule))
+        name = self._schedule[at]
+        folder = os.path.join(settings.folder, f"store-{store}")
+        os.mkdir(folder)
+        home = os.path.join(folder, "home")
+        seed = f"{settings.seed}-{store}"
+        stage = Stage(crew, home, seed, self._onlookers, summary.figures)
+        killed_before, played = crew.killed, 0
+        exact = None
+        try:
+            if name == EXACT:
+                visit = lap * _EXACT_SHARE + at - self._schedule.index(EXACT)
+                actor, call = EXACT_PAIRS[visit % len(EXACT_PAIRS)]
+                name, exact = f"{actor}@{call}", call
+                scene = SCENES[actor][0](stage)
+            else:
+                scene = SCENES[name][0](stage)
+            while self._goes_on() and played < self._most(scene, exact):
+                crew.forget()
+                played += 1
+                summary.figures.rounds += 1
+                blow = None if exact is None else Exactly(exact, played)
+                if not scene.round(played, blow) and exact is not None:
+                    summary.walked[name] = played - 1
+                    break
+        except (Exception, AssertionError) as error:
+            summary.failure = Failure(
+                f"{type(error).__name__}: {error}",
+                name,
+                store,
+                played,
+                settings.command(store, max(played, 1)),
+                folder,
+            )
+        killed = crew.killed - killed_before
+        summary.kills += killed
+        if exact is None:
+            summary.kills_by_scene[name] = summary.kills_by_scene.get(name, 0) + killed
+        else:
+            exact_figures = summary.figures.exact
+            exact_figures[name] = exact_figures.get(name, 0) + killed
+        if summary.failure is None:
+            shutil.rmtree(folder)
+            self._tell(f"store {store}: {name}, {played} rounds, {killed} kills")
+
+    def _most(self, scene: Scene, exact: str | None) -> int:
+        if exact is not None:
+            return _EXACT_CALLS_MAX
+        return min(self._settings.per_store, scene.rounds_max)
+
+
+def new_seed() -> int:
+    """A seed for a run that was given none."""
+    return random.SystemRandom().randrange(1, 1_000_000)
