@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from treering.engine.environment import iso_time
-from treering.engine.errors import NotAJournal, StorageError, TreeringError
+from treering.engine.errors import NotAJournal, TreeringError, Unsupported
 from treering.engine.home import Store, check_session_id
 from treering.engine.session.facts import timestamp_ms
 from treering.engine.session.view import SessionView
@@ -80,14 +80,18 @@ def row_of(path: str, name: str) -> SessionRow:
             _fill(row, view)
     except NotAJournal as error:
         row.status, row.reason = "foreign", error.what
-    except StorageError as error:
-        row.status, row.reason = "unreadable", error.what
     except TreeringError as error:
-        row.status = "unsupported" if type(error).__name__ == "Unsupported" else "damaged"
-        row.reason = error.what
+        row.status, row.reason = _status_of(error), error.what
     except (OSError, MemoryError) as error:
         row.status, row.reason = "unreadable", str(error) or "out of memory"
     return row
+
+
+def _status_of(error: TreeringError) -> str:
+    # What the system refuses says nothing about the session.
+    if error.exit_code == 3:
+        return "unreadable"
+    return "unsupported" if isinstance(error, Unsupported) else "damaged"
 
 
 def _fill(row: SessionRow, view: SessionView) -> None:
@@ -97,7 +101,7 @@ def _fill(row: SessionRow, view: SessionView) -> None:
         header = view.header
     except TreeringError as error:
         if row.status == "ok":
-            row.status, row.reason = "damaged", error.what
+            row.status, row.reason = _status_of(error), error.what
     else:
         row.cwd, row.created = header.cwd, header.timestamp
         row.parent_session = header.parent_session

@@ -195,7 +195,7 @@ class LocalFile:
             # would keep the lock. The child itself must not do this: the lock is its parent's.
             with contextlib.suppress(OSError):  # closing drops it as well
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
-        os.close(descriptor)
+        _close(descriptor)
 
     def __del__(self) -> None:
         # A forgotten descriptor would keep its lock for the life of the process.
@@ -245,7 +245,7 @@ class LocalDisk:
         try:
             _fsync(descriptor)
         finally:
-            os.close(descriptor)
+            _close(descriptor)
 
 
 LOCAL_DISK = LocalDisk()
@@ -313,6 +313,16 @@ def _folder_exists(disk: Disk, path: str) -> bool:
 
 def _is_below(path: str, top: str) -> bool:
     return path != top and path.startswith(top.rstrip("/") + "/")
+
+
+def _close(descriptor: int) -> None:
+    """Close; what the system says about it changes nothing.
+
+    Whatever has to be durable was synced before, with that sync's own answer, and the descriptor
+    is gone in any case. An error from here would call something failed that is done.
+    """
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
 
 
 _FULL_FSYNC = getattr(fcntl, "F_FULLFSYNC", None)

@@ -196,9 +196,14 @@ class NewJournal:
                 self._disk.link(path, aside)
             sync_folders(self._disk, os.path.dirname(aside), self._top)
             self._disk.rename(self.temporary, path)
-            sync_folders(self._disk, self._folder, self._top)
         except OSError as error:
             raise from_os_error(error, "put the new journal in its place", path) from error
+        try:
+            sync_folders(self._disk, self._folder, self._top)
+        except OSError as error:
+            raise from_os_error(
+                error, "make the name of the new journal durable (it is in its place now)", path
+            ) from error
         owner, tail = self._handed_over(path, None)
         return owner, tail, aside
 

@@ -71,7 +71,8 @@ def export_jsonl(
 
     Raises:
         Conflict: the name is taken.
-        StorageFull, StorageError: nothing is left behind.
+        StorageFull, StorageError: nothing is left behind, unless the error came from the sync of
+            the folder, which says so.
     """
     path = os.path.abspath(home.check_path(target))
     home.check_writable_place(path, allow_remote=True)
@@ -87,7 +88,7 @@ def export_jsonl(
         finally:
             file.close()
         disk.link(temporary, path)
-        disk.sync_folder(os.path.dirname(path))
+        _name_durably(disk, path)
     except FileExistsError as error:
         raise Conflict(
             "the file exists already", path=path, next_step="name another one"
@@ -100,6 +101,15 @@ def export_jsonl(
         except OSError:
             pass  # the link or the error above is what matters
     return size
+
+
+def _name_durably(disk: Disk, path: str) -> None:
+    try:
+        disk.sync_folder(os.path.dirname(path))
+    except OSError as error:
+        raise from_os_error(
+            error, "make the name of the export durable (it is visible now)", path
+        ) from error
 
 
 def _write_pieces(file: File, pieces: Iterable[bytes]) -> int:

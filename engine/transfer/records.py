@@ -6,6 +6,7 @@ characters inside JSON strings; other readers lost sessions over that.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -111,7 +112,9 @@ class LocalSource:
         """Close the descriptor; calling it again does nothing."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            os.close(descriptor)
+            # It was only read: an error from here would call an import failed that is done.
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
 
     def __enter__(self) -> Self:
         return self
