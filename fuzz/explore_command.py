@@ -47,7 +47,7 @@ def command(
 
     Exit code 1 when a state breaks a promise; each prints how to see it again.
     """
-    chosen = _choose(names)[:: max(1, every)]
+    chosen = choose(names)[:: max(1, every)]
     if listing:
         for name in chosen:
             click.echo(name)
@@ -66,7 +66,8 @@ def command(
         raise click.exceptions.Exit(1)
 
 
-def _choose(names: tuple[str, ...]) -> list[str]:
+def choose(names: tuple[str, ...]) -> list[str]:
+    """Names of the flows that fit any of the patterns, all of them for none."""
     known = [flow.name for flow in all_flows()]
     if not names:
         return known

@@ -4,27 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from treering.fuzz.explorer import Flow, images_of, record
+from treering.fuzz.explorer import Broken, Flow, images_of, record
 from treering.fuzz.flows.sequences import sequence_flow
-from treering.fuzz.flows.world import ADVISORY, PATH, SessionCheck, World, open_journal
+from treering.fuzz.flows.world import ADVISORY, PATH, SessionCheck, World, open_journal, quarantined
 from treering.fuzz.ledger import Expectation, Ledger
 from treering.fuzz.seeded import SeededEnvironment
 from treering.fuzz.simdisk import SimDisk
 from treering.fuzz.volume import Image, Volume
 
-BASES: Final = ("append", "many", "batch", "reopen", "relaxed+append+branch", "relaxed+kill+batch")
+BASES: Final = (
+    "append",
+    "many",
+    "batch",
+    "append+reopen",
+    "relaxed+append+branch",
+    "relaxed+kill+batch",
+)
 EACH: Final = 12
 """Torn tails that are taken of each base."""
+
+TAIL: Final = "tail"
 
 _DRAWN_AT_A_MOMENT: Final = 64
 
 
+class Torn(NamedTuple):
+    """A crash after which opening cuts something."""
+
+    image: Image
+    expectation: Expectation
+    offset: int
+    """Where the tail begins."""
+    tail: bytes
+
+
 @cache
-def torn_images(base: str) -> list[tuple[Image, Expectation]]:
+def torn_images(base: str) -> list[Torn]:
     """Different crashes of a flow after which opening has something to cut, of all sizes."""
-    found: dict[bytes, tuple[int, Image, Expectation]] = {}
+    found: dict[bytes, Torn] = {}
     flow = sequence_flow(base.split("+"))
     for point in record(flow, 0).points:
         assert isinstance(point.expectation, Expectation)
@@ -37,10 +56,10 @@ def torn_images(base: str) -> list[tuple[Image, Expectation]]:
                 opened, _items = open_journal(disk)
             cut = opened.report.quarantined_bytes
             if cut:
-                found[before] = (cut, image, point.expectation)
-    chosen = sorted(found.values(), key=lambda one: one[0])
-    step = max(1, len(chosen) // EACH)
-    return [(image, expectation) for _, image, expectation in chosen[::step][:EACH]]
+                offset = len(before) - cut
+                found[before] = Torn(image, point.expectation, offset, before[offset:])
+    chosen = sorted(found.values(), key=lambda torn: len(torn.tail))
+    return chosen[:: max(1, len(chosen) // EACH)][:EACH]
 
 
 def recover_flow(base: str, number: int) -> Flow:
@@ -48,9 +67,10 @@ def recover_flow(base: str, number: int) -> Flow:
 
     def prepare(disk: SimDisk, ledger: Ledger) -> None:
         images = torn_images(base)
-        image, expectation = images[number % len(images)]
-        disk.volume = Volume.of(image)
-        ledger.resume(expectation)
+        torn = images[number % len(images)]
+        disk.volume = Volume.of(torn.image)
+        ledger.resume(torn.expectation)
+        ledger.remember(TAIL, (torn.offset, torn.tail))
 
     def run(disk: Any, ledger: Ledger, _: object) -> None:
         world = World(disk, ledger, prefix="later")
@@ -58,7 +78,24 @@ def recover_flow(base: str, number: int) -> Flow:
         world.append()
         world.close()
 
-    return Flow(f"recover:{base}:{number}", prepare, run, SessionCheck(), ADVISORY)
+    return Flow(f"recover:{base}:{number}", prepare, run, RecoverCheck(), ADVISORY)
+
+
+class RecoverCheck:
+    """What a session promises, and at every moment the torn bytes are somewhere."""
+
+    def __init__(self) -> None:
+        self._session = SessionCheck()
+
+    def __call__(self, disk: SimDisk, expectation: Expectation) -> None:
+        """Raise when a promise is broken."""
+        fact = expectation.fact(TAIL)
+        assert isinstance(fact, tuple)
+        offset, tail = fact
+        there = disk.read_file(PATH)[offset : offset + len(tail)] == tail
+        if not there and tail not in map(disk.read_file, quarantined(disk)):
+            raise Broken(f"{len(tail)} torn bytes are neither in the journal nor in quarantine")
+        self._session(disk, expectation)
 
 
 def recover_flows() -> Iterator[Flow]:

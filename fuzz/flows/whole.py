@@ -25,6 +25,7 @@ from treering.fuzz.flows.world import (
     entry,
     make_ground,
     make_session,
+    quarantined,
     run_verbs,
 )
 from treering.fuzz.ledger import Expectation, Ledger
@@ -69,7 +70,7 @@ def importing(disk: Any, ledger: Ledger, _: object) -> None:
     """A small import."""
     sample = files("treering.tools") / "samples" / "tree-rings.jsonl"
     lines = sample.read_bytes().splitlines()[1:]
-    with ledger.attempt(*lines, atomic=True, refusals=(TreeringError,), unknown=()):
+    with ledger.attempt(*lines, atomic=True, unknown=(TreeringError,)):
         _import(disk)
     ledger.remember(EXISTS, True)
 
@@ -138,16 +139,9 @@ class RepairCheck:
                 repair(PATH, disk=disk)
             else:
                 raise Broken("damage in the middle was not refused")
-        if not any(disk.read_file(path) == damaged_bytes for path in _kept(disk)):
+        if not any(disk.read_file(path) == damaged_bytes for path in quarantined(disk)):
             raise Broken("the damaged journal was not kept")
         self._repaired(disk, expectation)
-
-
-def _kept(disk: SimDisk) -> Iterator[str]:
-    folder = STORE.quarantine_folder(SESSION_ID)
-    if disk.exists(folder):
-        for name in disk.list_folder(folder):
-            yield f"{folder}/{name}"
 
 
 def whole_flows() -> Iterator[Flow]:

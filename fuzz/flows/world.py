@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Final
 
 from treering.engine.errors import OutcomeUnknown, Poisoned, TreeringError
@@ -233,6 +233,14 @@ def open_journal(disk: Disk, path: str = PATH) -> tuple[Opened, list[Hashable]]:
     return opened, items_of(source, opened.tail.journal_id)
 
 
+def quarantined(disk: SimDisk, session_id: str = SESSION_ID) -> Iterator[str]:
+    """Paths of what was kept for the session."""
+    folder = STORE.quarantine_folder(session_id)
+    if disk.exists(folder):
+        for name in disk.list_folder(folder):
+            yield f"{folder}/{name}"
+
+
 def create_session(disk: Disk) -> None:
     """Make the session of most flows, and close it."""
     Session.create("/w", home_dir=STORE.top, session_id=SESSION_ID, disk=disk).close()
@@ -259,9 +267,9 @@ class SessionCheck:
         before = disk.read_file(self._path)
         opened, found = open_journal(disk, self._path)
         _compare(found, expectation)
-        _check_cut(disk, before, disk.read_file(self._path), opened)
+        cut = _check_cut(disk, before, disk.read_file(self._path), opened)
         self._check_session(disk, found)
-        _check_next_append(disk, opened, found)
+        _check_next_append(disk, opened, found, cut)
 
     def _check_session(self, disk: SimDisk, found: list[Hashable]) -> None:
         """The same through the front door; once for each outcome of recovery."""
@@ -318,25 +326,26 @@ def _named(items: Sequence[Hashable]) -> list[Hashable]:
     return names
 
 
-def _check_cut(disk: SimDisk, before: bytes, after: bytes, opened: Opened) -> None:
-    """Only a tail may be gone, and its bytes are in quarantine."""
+def _check_cut(disk: SimDisk, before: bytes, after: bytes, opened: Opened) -> bytes:
+    """Only a tail may be gone, and its bytes are in quarantine; returns them."""
     if before[: len(after)] != after:
         raise Broken("opening changed bytes of the journal")
     cut = before[len(after) :]
     if not cut:
-        return
+        return cut
     kept = opened.report.quarantine
     if kept is None or disk.read_file(kept) != cut:
         raise Broken(f"{len(cut)} bytes were cut and are not in quarantine ({kept})")
+    return cut
 
 
-def _check_next_append(disk: SimDisk, opened: Opened, found: list[Hashable]) -> None:
+def _check_next_append(disk: SimDisk, opened: Opened, found: list[Hashable], cut: bytes) -> None:
     """The next append is whole and survives the worst crash after its acknowledgement."""
     raw = entry("next")
     JournalWriter(opened.owner, opened.tail).append([Record(Kind.ENTRY, raw)])
     worst = SimDisk(disk.volume.lost())
-    quarantined = opened.report.quarantine
-    if quarantined is not None and not worst.exists(quarantined):
+    kept = opened.report.quarantine
+    if kept is not None and not (worst.exists(kept) and worst.read_file(kept) == cut):
         raise Broken("the journal was cut and its tail is not durable in quarantine")
     _, later = open_journal(worst, opened.owner.path)
     if later != [*found, raw]:
