@@ -17,6 +17,7 @@ TARGETS: Final = {
     "payload": Lazy("treering.fuzz.targets.payload:TARGET", "Decompression and splicing."),
     "legacy": Lazy("treering.fuzz.targets.legacy:TARGET", "Plain JSONL to be imported."),
     "entry": Lazy("treering.fuzz.targets.entry:TARGET", "Entries that callers hand in."),
+    "selectors": Lazy("treering.fuzz.targets.selectors:TARGET", "Selectors, ids, homes, paths."),
 }
 
 

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 import tracemalloc
@@ -101,13 +102,14 @@ def search(order: Search, target: Target) -> Outcome:
     started = time.monotonic()
     running: list[tuple[subprocess.Popen[bytes], Path]] = []
     counters: list[Path] = []
+    scratch = tempfile.TemporaryDirectory(prefix="treering-target-", ignore_cleanup_errors=True)
     try:
         for job in range(order.jobs):
             seed = first + job if order.seed is None else order.seed + job
             log = folder / "logs" / f"{first + job}.log"
             counters.append(folder / "counts" / str(first + job))
             arguments = _arguments(order, target, seed, job)
-            running.append((_start(order.name, counters[-1], arguments, log), log))
+            running.append((_start(order.name, counters[-1], arguments, log, scratch.name), log))
             outcome.seeds.append(seed)
             outcome.logs.append(str(log))
         ends = [(process.wait(), log) for process, log in running]
@@ -116,6 +118,8 @@ def search(order: Search, target: Target) -> Outcome:
             process.terminate()
             process.wait()
         raise
+    finally:
+        scratch.cleanup()
     outcome.seconds = time.monotonic() - started
     outcome.executions = sum(map(count_in, counters))
     outcome.executions_so_far = sum(map(count_in, (folder / "counts").iterdir()))
@@ -130,7 +134,9 @@ def count_in(counter: Path) -> int:
     return int(counter.read_text(encoding="ascii") or "0") if counter.exists() else 0
 
 
-def _start(name: str, counter: Path, arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
+def _start(
+    name: str, counter: Path, arguments: list[str], log: Path, scratch: str
+) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", _CHILD, name, str(counter), *arguments]
     with log.open("wb") as out:
         return subprocess.Popen(
@@ -138,7 +144,7 @@ def _start(name: str, counter: Path, arguments: list[str], log: Path) -> subproc
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONHASHSEED": "0"},
+            env=os.environ | {"PYTHONHASHSEED": "0", "TMPDIR": scratch},
         )
 
 

@@ -188,6 +188,14 @@ def entries() -> dict[str, bytes]:
     }
 
 
+def selectors() -> dict[str, bytes]:
+    """What a person could type."""
+    typed = ("a", "ab", "abc", "2026", "Z.z", "outside.jsonl", "../outside.jsonl", "abd.jsonl")
+    typed += ("~/x.jsonl", "/dev/null", "e1", "e10", "con.x", "a..b", "", ".hidden", "-n", "ä")
+    typed += ("x" * 129, "/home/../etc", "sessions/a.jsonl", "a\0b", "a\n", "./a.jsonl")
+    return {f"{number:02}": text.encode() for number, text in enumerate(typed)}
+
+
 SEEDS: dict[str, Callable[[], dict[str, bytes]]] = {
     "frames": frames,
     "journal": journals,
@@ -195,6 +203,7 @@ SEEDS: dict[str, Callable[[], dict[str, bytes]]] = {
     "payload": payloads,
     "legacy": legacy,
     "entry": entries,
+    "selectors": selectors,
 }
 
 
