@@ -77,6 +77,27 @@ def answers_of(reads: Reads) -> Answers:
     return found
 
 
+def few_answers_of(reads: Reads) -> Answers:
+    """Some of :func:`answers_of`, under the same names: one of each table and index."""
+    every = [shown(entry) for entry in reads.entries()]
+    newest = reads.by_kind("message", role="user", newest_first=True, limit=PAGE)
+    found: Answers = {
+        "entries": every,
+        "leaf": reads.leaf_id,
+        "branch": [entry.id for entry in reads.branch()],
+        "roots": [entry.id for entry in reads.children(None)],
+        "labels": _labels(reads),
+        "counts": reads.counts(),
+        "kinds": reads.kinds(),
+        "usage": reads.usage(),
+        "has unknown": reads.has(UNKNOWN),
+        "newest user messages": [entry.id for entry in newest],
+    }
+    for one in every[1:2]:
+        found[f"entry {one.id}"] = _about(reads, one.id)
+    return found
+
+
 def _labels(reads: Reads) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     after = 0

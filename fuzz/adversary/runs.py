@@ -1,0 +1,292 @@
+"""A run of the adversary: which trials, in which processes, and what came of them."""
+
+from __future__ import annotations
+
+import faulthandler
+import fnmatch
+import os
+import random
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Final
+
+from treering.engine.errors import Invalid
+from treering.fuzz.adversary import other_times as _other_times
+from treering.fuzz.adversary.attacks import ATTACKS, BOTH, Attack, When
+from treering.fuzz.adversary.flips import FlipBench
+from treering.fuzz.adversary.places import names_of_places, place_attack
+from treering.fuzz.adversary.samples import Sample, make_samples
+from treering.fuzz.adversary.scene import Scene
+from treering.fuzz.adversary.trial import BROKEN, Result, run_trial
+
+assert _other_times.__doc__  # imported for the attacks that it registers
+
+FLIPS_PER_JOB: Final = 512
+JOB_TIMEOUT_S: Final = 300
+"""A job that takes so long hangs: its process ends with a traceback of where."""
+
+PLACES_SAMPLES: Final = ("branched", "plain")
+"""Whose files are attacked place by place: one has pages that only a long label fills."""
+
+FLIPPED_SAMPLE: Final = "plain"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One trial by its name, or flips of bits that lie ``step`` apart from ``start`` on."""
+
+    trial: str = ""
+    start: int = 0
+    step: int = 0
+    count: int = 0
+
+
+@dataclass
+class Summary:
+    """What a run found."""
+
+    seed: int
+    trials: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    attacks: dict[str, Counter[str]] = field(default_factory=dict)
+    flips: int = 0
+    flips_of: int = 0
+    flip_outcomes: Counter[str] = field(default_factory=Counter)
+    broken: list[Result] = field(default_factory=list)
+
+    def add(self, results: Iterable[Result]) -> None:
+        """Count trials."""
+        for result in results:
+            self.trials += 1
+            self.outcomes[result.outcome] += 1
+            kind = result.trial.split("/")[1].partition(":")[0]
+            self.attacks.setdefault(kind, Counter())[result.outcome] += 1
+            if result.broken is not None:
+                self.broken.append(result)
+
+    def add_flips(self, outcomes: Counter[str], broken: list[Result]) -> None:
+        """Count flips."""
+        self.flips += outcomes.total()
+        self.flip_outcomes += outcomes
+        self.broken += broken
+
+    def reproduce(self, result: Result) -> str:
+        """The command that runs one trial again."""
+        return f"python -m treering.fuzz index --attack '{result.trial}' --seed {self.seed}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The documented object."""
+        return {
+            "seed": self.seed,
+            "trials": self.trials,
+            "outcomes": dict(self.outcomes),
+            "attacks": {name: dict(counts) for name, counts in sorted(self.attacks.items())},
+            "flips": {
+                "done": self.flips,
+                "of": self.flips_of,
+                "outcomes": dict(self.flip_outcomes),
+            },
+            "broken": [
+                {
+                    "trial": result.trial,
+                    "what": result.broken,
+                    "reproduce": self.reproduce(result),
+                }
+                for result in self.broken
+            ],
+        }
+
+
+class Bench:
+    """The samples, and a folder to try things in. One in every process."""
+
+    def __init__(self, folder: str, samples: Sequence[Sample], seed: int) -> None:
+        self.folder = folder
+        self.samples = {sample.name: sample for sample in samples}
+        self.seed = seed
+        self._flips: FlipBench | None = None
+
+    def other_than(self, name: str) -> Sample:
+        """Another sample: the next one, and the first behind the last."""
+        names = list(self.samples)
+        return self.samples[names[(names.index(name) + 1) % len(names)]]
+
+    def run(self, job: Job) -> tuple[list[Result], Counter[str]]:
+        """Results of trials that are worth naming, and counted flips."""
+        if job.trial:
+            return [self.trial(job.trial)], Counter()
+        bench = self.flip_bench()
+        places = range(job.start, bench.bits, job.step)[: job.count]
+        flipped = bench.run(places)
+        return flipped.broken, flipped.outcomes
+
+    def trial(self, name: str) -> Result:
+        """Run one trial: SAMPLE/ATTACK/WHEN.
+
+        Raises:
+            Invalid: there is no such trial.
+        """
+        sample, attack, when = parse(name)
+        if sample not in self.samples:
+            raise Invalid(f"no sample {sample!r}; there are {', '.join(self.samples)}")
+        folder = os.path.join(self.folder, f"trial-{os.getpid()}")
+        seed = random.Random(f"{self.seed} {name}").getrandbits(32)
+        return run_trial(folder, attack, self.samples[sample], self.other_than(sample), when, seed)
+
+    def flip_bench(self) -> FlipBench:
+        """Where bits are flipped: made once."""
+        if self._flips is None:
+            folder = os.path.join(self.folder, f"flips-{os.getpid()}")
+            sample = self.samples[FLIPPED_SAMPLE]
+            self._flips = FlipBench(folder, sample, self.other_than(sample.name), self.seed)
+        return self._flips
+
+    def index_bytes(self, name: str) -> int:
+        """Size of the index of a sample."""
+        folder = os.path.join(self.folder, f"size-{os.getpid()}")
+        os.makedirs(folder)
+        scene = Scene(folder, self.samples[name], self.other_than(name), self.seed)
+        try:
+            return os.path.getsize(scene.target.index)
+        finally:
+            scene.remove()
+
+
+def parse(name: str) -> tuple[str, Attack, When]:
+    """Sample, attack and moment of a trial's name.
+
+    Raises:
+        Invalid: there is no such attack or moment.
+    """
+    sample, _, rest = name.partition("/")
+    attack_name, _, when = rest.rpartition("/")
+    attack = ATTACKS.get(attack_name) or place_attack(attack_name)
+    if attack is None:
+        raise Invalid(f"no attack {attack_name!r} (in {name!r})")
+    if when == "before":
+        return sample, attack, "before"
+    if when == "while" and not attack.only_before:
+        return sample, attack, "while"
+    raise Invalid(f"no moment {when!r} for {attack_name!r}: before or while")
+
+
+def named_trials(patterns: Sequence[str], samples: Sequence[str]) -> list[str]:
+    """Trials of attacks by name, of all attacks, or those whose names match a pattern.
+
+    Raises:
+        Invalid: nothing has that name.
+    """
+    every = [
+        f"{sample}/{attack.name}/{when}"
+        for attack in ATTACKS.values()
+        for sample in samples
+        for when in (("before",) if attack.only_before else BOTH)
+    ]
+    if not patterns:
+        return every
+    chosen: list[str] = []
+    for pattern in patterns:
+        if pattern.count("/") == 2 and "*" not in pattern:
+            parse(pattern)
+            found = [pattern]
+        elif place_attack(pattern) is not None:
+            found = [f"{FLIPPED_SAMPLE}/{pattern}/{when}" for when in BOTH]
+        else:
+            found = [
+                name
+                for name in every
+                if fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(name.split("/")[1], pattern)
+            ]
+        if not found:
+            raise Invalid(f"no attack {pattern!r}", next_step="the section of docs/fuzz.md names them")
+        chosen += found
+    return list(dict.fromkeys(chosen))
+
+
+def place_trials(bench: Bench, count: int | None, seed: int) -> list[str]:
+    """All attacks on places, or so many of them."""
+    every = [
+        f"{sample}/{place}/{when}"
+        for sample in PLACES_SAMPLES
+        for place in names_of_places(bench.index_bytes(sample))
+        for when in BOTH
+    ]
+    if count is None or count >= len(every):
+        return every
+    return random.Random(f"{seed} places").sample(every, count)
+
+
+def flip_jobs(bits: int, count: int | None, seed: int) -> list[Job]:
+    """Jobs that flip all bits, or so many; each is spread over the whole file."""
+    if count is None or count >= bits:
+        step = -(-bits // FLIPS_PER_JOB)
+        return [Job(start=start, step=step, count=FLIPS_PER_JOB) for start in range(step)]
+    if not count:
+        return []
+    jobs = -(-count // FLIPS_PER_JOB)
+    step = bits // min(count, FLIPS_PER_JOB)
+    draw = random.Random(f"{seed} flips")
+    starts = draw.sample(range(step), jobs)
+    left = [min(FLIPS_PER_JOB, count - n * FLIPS_PER_JOB) for n in range(jobs)]
+    return [Job(start=at, step=step, count=n) for at, n in zip(starts, left, strict=True)]
+
+
+# Processes
+
+_bench: Bench | None = None
+
+
+def _begin(folder: str, samples: Sequence[Sample], seed: int) -> None:
+    global _bench  # noqa: PLW0603 (what a worker process keeps between its jobs)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _bench = Bench(folder, samples, seed)
+
+
+def _work(job: Job) -> tuple[list[Result], Counter[str]]:
+    assert _bench is not None
+    note = os.path.join(_bench.folder, f"{os.getpid()}.current")
+    Path(note).write_text(job.trial or f"flips from {job.start}", encoding="utf-8")
+    faulthandler.dump_traceback_later(JOB_TIMEOUT_S, exit=True)
+    try:
+        return _bench.run(job)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def run_jobs(
+    bench: Bench, jobs: Sequence[Job], *, processes: int
+) -> Iterator[tuple[list[Result], Counter[str]]]:
+    """The results of the jobs, in order. A process that dies is a result too, and the last."""
+    if processes == 1:
+        yield from map(bench.run, jobs)
+        return
+    executor = ProcessPoolExecutor(
+        processes,
+        mp_context=get_context("spawn"),
+        initializer=_begin,
+        initargs=(bench.folder, tuple(bench.samples.values()), bench.seed),
+    )
+    try:
+        yield from executor.map(_work, jobs)
+    except BrokenExecutor:
+        at = [note.read_text("utf-8") for note in Path(bench.folder).glob("*.current")]
+        what = f"a process hung or died in one of: {'; '.join(sorted(at))}"
+        yield [Result("?/process/?", BROKEN, what)], Counter()
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def make_bench(folder: str, seed: int) -> Bench:
+    """Samples and room for trials in a folder that exists."""
+    return Bench(folder, make_samples(os.path.join(folder, "samples")), seed)
+
+
+def remove_bench(bench: Bench) -> None:
+    """Everything below its folder."""
+    shutil.rmtree(bench.folder, ignore_errors=True)
