@@ -17,7 +17,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from treering.engine.errors import Conflict, TreeringError, Undecodable, from_os_error
+from treering.engine.errors import (
+    Conflict,
+    StorageError,
+    TreeringError,
+    Undecodable,
+    from_os_error,
+)
 from treering.engine.home import Store, session_id_of
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.control import decode_activate
@@ -90,16 +96,21 @@ def readmit(session: Session) -> Readmission:
     """Append again what quarantined bytes hold and the session lacks; all of it or nothing.
 
     Raises:
-        TreeringError: as for a batch; then nothing was appended.
+        TreeringError: as for a batch; then nothing was appended, unless the error says so.
     """
     result, records = plan(session, session.store)
     if not records:
         return result
     before = session.leaf_id
     append_again(session, records)
-    if before is not None and before != session.leaf_id and not _is_above(session, before):
-        session.branch_to(before)
-        result.leaf_kept = True
+    try:
+        if before is not None and before != session.leaf_id and not _is_above(session, before):
+            session.branch_to(before)
+            result.leaf_kept = True
+    except TreeringError as error:
+        # Two facts: whoever reads of a failure alone would believe that nothing was appended.
+        error.what = f"the entries are appended again, but not the position kept: {error.what}"
+        raise
     return result
 
 
@@ -125,6 +136,8 @@ def _candidates(session: Reads, path: str, result: Readmission) -> list[Candidat
             named = None if batch is None else (path, batch)
             try:
                 found.append(Candidate(frame, tail.payload_of(frame), named))
+            except StorageError:
+                raise  # a refused read says nothing about the entry: nothing is left out for it
             except TreeringError as error:
                 found.append(Candidate(frame, b"", named, error.what))
         return found
@@ -172,6 +185,8 @@ class _Tail:
         """The staged frames that an EPOCH_ACTIVATE names: all of them, or none."""
         try:
             named = decode_activate(self.payload_of(activate))
+        except StorageError:
+            raise
         except TreeringError:
             return []
         if named is None or not named.first <= named.last == activate.sequence - 1:
