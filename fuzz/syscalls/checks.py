@@ -14,7 +14,7 @@ from treering.fuzz.syscalls.stores import Before, Place
 from treering.fuzz.syscalls.tracing import Call, Fault
 from treering.tools.fsck import check_session
 
-_SAID_UNKNOWN: Final = (b"unknown", b"it is visible now", b"it is in its place now")
+_SAID_UNKNOWN: Final = (b"unknown", b"it is visible now", b"it is in its place now", b"are appended again")
 """Words of the messages that leave open whether something was done."""
 
 _LASTING: Final = re.compile(
@@ -53,10 +53,10 @@ class Verdict:
         self.wrong += self._bytes()
         self.wrong += self._leftovers()
         self.wrong += self._before_opening()
-        for name in _names(self.place):
+        for name in session_names(self.place):
             self.wrong += self._open(name)
         self.wrong += self._effect()
-        for name in _names(self.place):
+        for name in session_names(self.place):
             self.wrong += self._go_on(name)
         return self.wrong
 
@@ -119,8 +119,8 @@ class Verdict:
     def _before_opening(self) -> Iterator[str]:
         """``fsck`` finds nothing that needs action, but what the next opening puts right by itself:
         a torn tail, and an index that cannot be used (never one that says something else)."""
-        for name in _names(self.place):
-            checked = check_session(_path(self.place, name), with_index=True)
+        for name in session_names(self.place):
+            checked = check_session(path_of(self.place, name), with_index=True)
             for finding in checked.findings:
                 was = name == stores.SESSION_ID and checked.case == self.before.case != "A"
                 if finding.kind == "index" and checked.index.state == "unusable":
@@ -130,7 +130,7 @@ class Verdict:
                     yield f"fsck of {name}: {finding.kind}: {finding.what}"
 
     def _open(self, name: str) -> Iterator[str]:
-        path = _path(self.place, name)
+        path = path_of(self.place, name)
         try:
             with Session.open(path) as session:
                 report = session.report
@@ -199,7 +199,7 @@ class Verdict:
 
     def _go_on(self, name: str) -> Iterator[str]:
         """The next append is whole, and then all is clean."""
-        path = _path(self.place, name)
+        path = path_of(self.place, name)
         try:
             if self.flow.settles and name not in self.after.sessions:
                 repair(path)
@@ -219,7 +219,8 @@ class Verdict:
                 yield f"fsck of {name} at the end: {finding.kind}: {finding.what}"
 
 
-def _names(place: Place) -> list[str]:
+def session_names(place: Place) -> list[str]:
+    """The sessions of a place, by their files."""
     try:
         names = os.listdir(place.sessions)
     except FileNotFoundError:
@@ -227,7 +228,8 @@ def _names(place: Place) -> list[str]:
     return sorted(name.removesuffix(".jsonl") for name in names if name.endswith(".jsonl"))
 
 
-def _path(place: Place, name: str) -> str:
+def path_of(place: Place, name: str) -> str:
+    """The journal of a session."""
     return os.path.join(place.sessions, f"{name}.jsonl")
 
 

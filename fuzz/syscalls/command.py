@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -71,10 +72,10 @@ class Search:
 
     def mounts(self) -> None:
         """File systems that are full or read-only."""
-        for name, check in mounts.CHECKS.items():
+        for name in mounts.CHECKS:
             figures = self.figures.setdefault(name, Figures())
             try:
-                wrong = check(self.bench.folder)
+                wrong = mounts.check(name, os.path.join(self.bench.folder, name))
             except UnavailableError as error:
                 self.skip(f"{name}: {error}")
                 continue

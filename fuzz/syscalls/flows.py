@@ -59,6 +59,8 @@ class Flow:
     """None: it only reads (or its lines say what it did)."""
     script: str | None = None
     reads_only: bool = False
+    spares: bytes | None = None
+    """Words that an answer has when it tells of what could not be read, with exit code 0."""
     settles: bool = False
     """It changes the old journal: what must stay is judged by the entries."""
 
@@ -119,8 +121,8 @@ def _indexed(place: Place, before: Before, ran: Ran, after: After) -> bool:  # n
     return os.path.isdir(folder) and any(n.endswith(".sqlite3") for n in os.listdir(folder))
 
 
-def _looking(name: str, *words: str) -> Flow:
-    return Flow(name, stores.good, lambda _: list(words), reads_only=True)
+def _looking(name: str, *words: str, spares: bytes | None = None) -> Flow:
+    return Flow(name, stores.good, lambda _: list(words), reads_only=True, spares=spares)
 
 
 def _all() -> Iterator[Flow]:
@@ -149,7 +151,7 @@ def _all() -> Iterator[Flow]:
     yield _looking("fsck", "fsck", "--index")
     yield _looking("show", "session", "show", good)
     yield _looking("tree", "session", "tree", good)
-    yield _looking("list", "session", "list")
+    yield _looking("list", "session", "list", spares=b"[unreadable]")
     yield Flow("appends", stores.good, None, script="appends")
     yield Flow("recovers", stores.good, None, script="recovers")
     yield Flow("background", stores.good, None, script="background")
