@@ -18,6 +18,8 @@ TARGETS: Final = {
     "legacy": Lazy("treering.fuzz.targets.legacy:TARGET", "Plain JSONL to be imported."),
     "entry": Lazy("treering.fuzz.targets.entry:TARGET", "Entries that callers hand in."),
     "selectors": Lazy("treering.fuzz.targets.selectors:TARGET", "Selectors, ids, homes, paths."),
+    "store": Lazy("treering.fuzz.targets.store:TARGET", "A whole store, under fsck."),
+    "index": Lazy("treering.fuzz.targets.index:TARGET", "The opener and the answers of an index."),
 }
 
 

@@ -21,7 +21,7 @@ import zstandard  # noqa: E402 (the tests' own path comes first)
 from support import build  # noqa: E402
 
 from treering.engine.journal.payload import encode_splice  # noqa: E402
-from treering.fuzz.targets import payload  # noqa: E402
+from treering.fuzz.targets import index, payload, store  # noqa: E402
 
 
 def frames() -> dict[str, bytes]:
@@ -196,6 +196,44 @@ def selectors() -> dict[str, bytes]:
     return {f"{number:02}": text.encode() for number, text in enumerate(typed)}
 
 
+def stores() -> dict[str, bytes]:
+    """Stores with one or several files."""
+    files = journals()
+    note = b'{"pid":%d,"host":"h","boot":"b","since":1700000000000}' % 2**22
+    temporary, database, wal, owner, quarantine = 3, 4, 5, 7, 8
+    made = {name: [(0, data)] for name, data in files.items() if not name.startswith("golden")}
+    made["noted"] = [(0, files["clean"]), (owner, note)]
+    made["indexed"] = [(0, files["torn"]), (database, b"SQLite format 3\0" + bytes(84))]
+    made["index-and-wal"] = [(1, files["clean"]), (0, b""), (database, b""), (wal, b"?" * 33)]
+    made["leftover"] = [(0, b'{"type":"session"}\n'), (temporary, b""), (quarantine, b"tail")]
+    made["name"] = [(2, files["interior"])]
+    return {name: store.joined(parts) for name, parts in made.items()}
+
+
+def indexes() -> dict[str, bytes]:
+    """Files instead of an index, patches of one, and what may lie beside it."""
+
+    def patch(kind: int, *places: tuple[int, int, bytes]) -> bytes:
+        pieces = (index.PATCH.pack(page, at, len(piece)) + piece for page, at, piece in places)
+        return bytes((kind,)) + b"".join(pieces)
+
+    wrong, right = index.PATCHES, index.PATCHES_REPAIRED
+    return {
+        "empty": b"",
+        "no-database": b"\0nothing of a database",
+        "header-only": b"\0SQLite format 3\0" + bytes(84),
+        "whole": patch(wrong),
+        "whole-to-write": patch(wrong | index.TO_WRITE),
+        "flipped": patch(wrong, (3, 4000, b"?")),
+        "flipped-right": patch(right, (3, 4000, b"?")),
+        "to-write-right": patch(right | index.TO_WRITE, (3, 4000, b"?")),
+        "user-version": patch(right, (0, 60, b"\0\0\0\2")),
+        "page-size": patch(right, (0, 16, b"\2\0")),
+        "two": patch(right, (1, 4020, b"\xff\xff"), (2, 4020, b"\0\0")),
+        "wal": bytes((index.WAL,)) + b"\x37\x7f\x06\x82" + bytes(60),
+    }
+
+
 SEEDS: dict[str, Callable[[], dict[str, bytes]]] = {
     "frames": frames,
     "journal": journals,
@@ -204,6 +242,8 @@ SEEDS: dict[str, Callable[[], dict[str, bytes]]] = {
     "legacy": legacy,
     "entry": entries,
     "selectors": selectors,
+    "store": stores,
+    "index": indexes,
 }
 
 
