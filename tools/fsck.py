@@ -105,7 +105,7 @@ def _examine(source: FileBytes, hint: Hint | None) -> Examination:
 
 def _note_failure(result: Checked, error: BaseException) -> None:
     if isinstance(error, TreeringError):
-        what = error.what
+        what = error.what if error.next_step is None else f"{error.what}; {error.next_step}"
     elif isinstance(error, OSError):
         what = error.strerror or str(error)
     else:
@@ -140,6 +140,8 @@ def _take_verdict(result: Checked, found: Examination, *, in_use: bool) -> None:
     then = None if kind == "unfinished" else _step(result, found)
     if found.beyond_count:
         what += f"; {found.beyond_count} good frames beyond"
+    if found.case == "D":
+        what += "; look for a newer copy first"
     offset, length = _extent(found)
     result.findings.append(Finding(kind, result.path, what, offset, length, then))
 
@@ -147,7 +149,7 @@ def _take_verdict(result: Checked, found: Examination, *, in_use: bool) -> None:
 def _step(result: Checked, found: Examination) -> str:
     """The next command for a journal that is damaged."""
     if found.case == "E" and is_for_newer_release(found):
-        return next_steps.for_export(result.path, result.session)  # it may not be cut
+        return commands.command("dump", commands.selector(result.path))  # it may not be cut
     step = found.report().next_step
     assert step is not None
     return step
@@ -178,8 +180,8 @@ class _Payloads:
         self._journal_id = found.journal_id
         self._history = found.walk.history
         self._counter = Counter(result)
-        self._export = next_steps.for_export(result.path, result.session)
         self._dump = commands.command("dump", commands.selector(result.path))
+        self._read = self._dump
 
     def check(self) -> None:
         """Add the findings."""
@@ -188,11 +190,13 @@ class _Payloads:
         abandoned = _Abandoned(set(history.abandoned), self._counter, self._result.path)
         source = self._found.source
         shared = SharedFrames(source, self._journal_id)
+        if self._has_header(shared):
+            self._read = next_steps.for_export(self._result.path, self._result.session)
         for frame, payload in decoded(source, salt_of(self._journal_id), shared):
             abandoned.see(frame)
             if frame.sequence in problems:
                 what = f"frame {frame.sequence} is not understood: {problems[frame.sequence]}"
-                self._add(frame, "not-understood", f"{what}; writing is refused", self._export)
+                self._add(frame, "not-understood", f"{what}; writing is refused", self._read)
             if isinstance(payload, TreeringError):
                 self._add(frame, "undecodable", payload.what, self._without_payload())
             elif payload is not None:
@@ -205,12 +209,20 @@ class _Payloads:
             self._check_beyond()
         self._counter.finish()
 
+    def _has_header(self, shared: SharedFrames) -> bool:
+        """Whether there is a session header: without one nothing can be exported."""
+        frame = self._history.session
+        try:
+            return frame is not None and decode_header(shared.payload_of(frame)) is not None
+        except TreeringError:
+            return False
+
     def _add(self, frame: Frame, kind: str, what: str, then: str) -> None:
         self._counter.add(_at(self._result, frame, kind, what, then))
 
     def _without_payload(self) -> str:
         if self._found.case in ("A", "E") and is_for_newer_release(self._found):
-            return self._export
+            return self._read
         return commands.repairing(self._result.path, "--mode", "salvage")
 
     def _look_into(self, frame: Frame, payload: bytes) -> None:

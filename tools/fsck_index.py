@@ -50,7 +50,7 @@ def check_index(store: Store, session_id: str, found: Examination, *, in_use: bo
             return IndexCheck("absent")
         if in_use:
             return IndexCheck("in use, not compared")
-        if is_for_newer_release(found):
+        if found.case in ("A", "E") and is_for_newer_release(found):
             # Only an owner builds an index, and nobody may own this journal.
             return IndexCheck("not compared: the journal has frames of a newer release")
         with opened_without_a_trace(path) as index:

@@ -65,7 +65,7 @@ def action_of(found: Examination, mode: RepairMode) -> Action:
 
 
 def is_for_newer_release(found: Examination) -> bool:
-    """Whether the verified history has frames that this release does not understand."""
+    """Whether a whole history (case A or E) has frames that this release does not understand."""
     return found.walk is not None and (
         found.walk.history.problem_count > 0 or found.place.sequence < 2
     )

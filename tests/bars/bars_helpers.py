@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from support import stores
 
 from treering.engine import Session, import_session
 from treering.fuzz import oracle
@@ -45,23 +46,9 @@ def refused(done: Any, *codes: int, says: str = "") -> str:
     return stderr
 
 
-def picture(folder: Path) -> dict[str, tuple[int, int, int, int, bytes]]:
-    """Every file and folder below, with mode, inode, size, mtime and content: equal is untouched.
-
-    Not the mtime of folders: whoever tries to own a session leaves a note for a moment.
-    """
-    found = {}
-    for path in sorted([folder, *folder.rglob("*")]):
-        status = path.lstat()
-        plain = path.is_file() and not path.is_symlink()
-        found[str(path.relative_to(folder))] = (
-            status.st_mode,
-            status.st_ino,
-            status.st_size,
-            0 if path.is_dir() else status.st_mtime_ns,
-            path.read_bytes() if plain else b"",
-        )
-    return found
+def picture(folder: Path) -> stores.Picture:
+    """Every file and folder below; not the mtime of folders, see there: equal is untouched."""
+    return stores.picture(folder, folder_times=False)
 
 
 def traced(log: Path, options: list[str], arguments: list[str], **more: Any) -> Any:
@@ -85,16 +72,7 @@ def custom(entry_id: str, **more: Any) -> dict[str, Any]:
     return {"type": "custom", "customType": "bar", "id": entry_id, **more}
 
 
-SOURCE = b"".join(
-    json.dumps(value).encode() + b"\n"
-    for value in (
-        {"type": "session", "version": 3, "id": "src", "cwd": "/p"},
-        {"type": "message", "id": "i1", "parentId": None,
-         "message": {"role": "user", "content": "one"}},
-        {"type": "message", "id": "i2", "parentId": "i1",
-         "message": {"role": "user", "content": "tree rings " * 60}},
-    )
-)  # fmt: skip
+SOURCE = stores.PLAIN
 """A version 3 file; its second entry is long enough to be stored compressed."""
 
 

@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from bars_helpers import COMMAND, SOURCE, command, custom, picture, traced
+from bars_helpers import COMMAND, command, custom, traced
+from support.stores import DRY_RUNS, damaged_store, picture
 
-from treering.engine import Session, import_session
+from treering.engine import Session
 
 LOOKING = [
     ["session", "list"],
@@ -25,10 +26,13 @@ LOOKING = [
     ["session", "import", "--preview", "{source}"],
     ["resume", "{}"],
     ["dump", "{}"],
+    ["dump", "{}", "--frames"],
     ["fsck", "{}"],
     ["fsck", "{}", "--index"],
+    ["fsck", "{}", "--index", "--json"],
     ["fsck", "--all", "--index"],
-    ["repair", "{}", "--readmit", "--dry-run"],
+    ["fsck", "--all", "--index", "--json"],
+    *DRY_RUNS,
 ]
 LOOK = """
 import os, sys
@@ -68,41 +72,7 @@ def changes(log: Path, folder: Path) -> list[str]:
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     """Sessions in every state, with and without an index, and one that its owner left behind."""
-    home = tmp_path / "home"
-    (tmp_path / "source.jsonl").write_bytes(SOURCE)
-    import_session(str(tmp_path / "source.jsonl"), home_dir=str(home), cwd="/w")
-    for name in ("clean", "torn", "b", "c", "f", "noindex", "behind", "badindex"):
-        with Session.create(cwd="/w", home_dir=str(home), session_id=name) as session:
-            session.append(custom("one"))
-            session.append(custom("two", data="two-two"))
-            session.append(custom("three"))
-    folder = home / "sessions"
-    with (folder / "torn.jsonl").open("ab") as file:
-        file.write(b"torn")
-    for name, at in (("b", 300), ("f", 30)):
-        data = bytearray((folder / f"{name}.jsonl").read_bytes())
-        data[at] ^= 1
-        (folder / f"{name}.jsonl").write_bytes(data)
-    data = bytearray((folder / "c.jsonl").read_bytes())
-    data[data.index(b"two-two")] ^= 1
-    (folder / "c.jsonl").write_bytes(data)
-    old = (folder / "clean.jsonl").read_bytes()
-    (folder / "d.jsonl").write_bytes(old)
-    with Session.open(folder / "d.jsonl") as session:
-        session.append(custom("later"))
-    (folder / "d.jsonl").write_bytes(old)
-    for index in (home / "session-index").glob("noindex.*"):
-        index.unlink()
-    (home / "session-index" / "badindex.1.sqlite3").write_bytes(b"garbage")
-    (folder / "plain.jsonl").write_bytes(SOURCE)
-    (folder / "empty.jsonl").write_bytes(b"")
-    killed = (
-        "import os, sys\nfrom treering.engine import Session\n"
-        "s = Session.open(sys.argv[1]); s.append({'type': 'custom'}); s.counts(); os._exit(9)\n"
-    )
-    subprocess.run([sys.executable, "-c", killed, folder / "behind.jsonl"], check=False)
-    assert list((home / "session-index").glob("behind.*-wal"))
-    return home
+    return damaged_store(tmp_path / "home")
 
 
 def look(store: Path, tmp_path: Path, commands: list[list[str]]) -> list[str]:
@@ -111,7 +81,7 @@ def look(store: Path, tmp_path: Path, commands: list[list[str]]) -> list[str]:
     lines = []
     for words in commands:
         for name in names if "{}" in words else names[:1]:
-            filled = [word.format(name, source=tmp_path / "source.jsonl") for word in words]
+            filled = [word.format(name, source=store / "source") for word in words]
             lines.append("\t".join([*filled, "--home", str(store)]))
     todo = tmp_path / "todo"
     todo.write_text("\n".join(lines) + "\n")
@@ -131,17 +101,10 @@ def look(store: Path, tmp_path: Path, commands: list[list[str]]) -> list[str]:
 
 
 def test_looking_makes_no_call_that_changes_the_store(store: Path, tmp_path: Path) -> None:
-    """strace of every reading command on a session of every kind: no write, rename, unlink, mkdir,
-    chmod, time stamp, lock, or open for writing below the store; and the picture is the same."""
+    """strace of every reading command on a session of every kind, `repair --dry-run` in every mode
+    among them: no write, rename, unlink, mkdir, chmod, time stamp, lock, or open for writing below
+    the store; and the picture is the same, folders and their times included."""
     assert look(store, tmp_path, LOOKING) == []
-
-
-def test_a_dry_run_of_repair_writes_nothing(store: Path, tmp_path: Path) -> None:
-    """`repair --dry-run` owns the session for a moment, and makes no call but that."""
-    for line in look(store, tmp_path, [["repair", "{}", "--dry-run"]]):
-        assert re.match(r"\d+\s+(openat|flock)\(", line), line
-        assert "O_CREAT" not in line
-        assert "O_TRUNC" not in line
 
 
 def test_fsck_in_processes_makes_no_such_call_either(store: Path, tmp_path: Path) -> None:

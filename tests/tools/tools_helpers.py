@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.stores import picture  # noqa: F401 (for the tests beside)
 
 from treering.engine.session.session import Session
 from treering.tools.entry import main
@@ -96,18 +97,3 @@ def id_of(path: str) -> str:
 def imported(home: Path, file: Path, *options: str) -> str:
     """The path of a session imported from a file."""
     return fine("session", "import", *options, file, home=home).out.strip()
-
-
-def picture(folder: Path) -> dict[str, tuple[int, int, int, bytes]]:
-    """Every file and folder below, with mode, mtime and content: equal means untouched."""
-    found = {}
-    for path in sorted([folder, *folder.rglob("*")]):
-        status = path.lstat()
-        content = path.read_bytes() if path.is_file() else b""
-        found[str(path.relative_to(folder))] = (
-            status.st_mode,
-            status.st_mtime_ns,
-            status.st_ino,
-            content,
-        )
-    return found
