@@ -13,6 +13,8 @@ from collections.abc import Callable
 from treering.engine.journal.disk import FileStat
 from treering.fuzz.volume import FileNode, FolderNode, Image, SyncFailure, Volume
 
+Node = FileNode | FolderNode
+
 Observer = Callable[[str], None]
 """Hears of an operation that was done, in words."""
 
@@ -22,7 +24,7 @@ class SimStat(FileStat):
 
     __slots__ = ("_node", "_size")
 
-    def __init__(self, node: FileNode | FolderNode) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
         self._size = len(node.data) if isinstance(node, FileNode) else 0
 
@@ -70,10 +72,8 @@ class SimDisk:
     def open(self, path: str, *, write: bool = False) -> SimFile:
         """See :class:`~treering.engine.journal.disk.Disk`."""
         node = self.volume.find(path)
-        if isinstance(node, FolderNode):
-            if write:
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if write and isinstance(node, FolderNode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return SimFile(self, path, node, writable=write)
 
     def create(self, path: str) -> SimFile:
@@ -89,7 +89,11 @@ class SimDisk:
 
     def link(self, source: str, target: str) -> None:
         """See :class:`~treering.engine.journal.disk.Disk`."""
-        self.volume.add_name(target, self.volume.file(source))
+        node = self.volume.find(source)
+        self.volume.place_of_new(target)
+        if isinstance(node, FolderNode):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), source)
+        self.volume.add_name(target, node)
         self.done(f"link {source} {target}")
 
     def rename(self, source: str, target: str) -> None:
@@ -128,35 +132,46 @@ class SimDisk:
             return False
         return True
 
-    def take_lock(self, node: FileNode, holder: SimFile) -> bool:
+    def take_lock(self, node: Node, holder: SimFile) -> bool:
         """Give the lock of a file to one open descriptor."""
         return self._locks.setdefault(node.number, holder) is holder
 
-    def drop_lock(self, node: FileNode, holder: SimFile) -> None:
+    def drop_lock(self, node: Node, holder: SimFile) -> None:
         """What closing a descriptor does to its lock."""
         if self._locks.get(node.number) is holder:
             del self._locks[node.number]
 
 
 class SimFile:
-    """An open descriptor of a simulated disk."""
+    """An open descriptor of a simulated disk. Opened for reading it may be one of a folder."""
 
-    def __init__(self, disk: SimDisk, path: str, node: FileNode, *, writable: bool) -> None:
+    def __init__(self, disk: SimDisk, path: str, node: Node, *, writable: bool) -> None:
         self._disk, self._path, self._node, self._writable = disk, path, node, writable
         self._open = True
 
-    def _check(self, *, writing: bool = False) -> FileNode:
-        if not self._open or (writing and not self._writable):
+    def _check(self) -> Node:
+        if not self._open:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)
         return self._node
 
+    def _file(self) -> FileNode:
+        node = self._check()
+        if isinstance(node, FolderNode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self._path)
+        return node
+
+    def _writable_file(self, number: int) -> FileNode:
+        if not self._writable:
+            raise OSError(number, os.strerror(number), self._path)
+        return self._file()
+
     def pread(self, length: int, offset: int) -> bytes:
         """See :class:`~treering.engine.journal.disk.File`."""
-        return bytes(self._check().data[offset : offset + length])
+        return bytes(self._file().data[offset : offset + length])
 
     def pwrite(self, data: bytes | memoryview, offset: int) -> int:
         """See :class:`~treering.engine.journal.disk.File`."""
-        node = self._check(writing=True)
+        node = self._writable_file(errno.EBADF)
         node.write(bytes(data), offset)
         node.mtime_ns = self._disk.now_ns
         self._disk.done(f"write {self._path} {offset}+{len(data)}")
@@ -164,7 +179,11 @@ class SimFile:
 
     def fdatasync(self) -> None:
         """See :class:`~treering.engine.journal.disk.File`."""
-        self._check().sync()
+        node = self._check()
+        if isinstance(node, FolderNode):
+            self._disk.sync_folder(self._path)
+            return
+        node.sync()
         self._disk.done(f"sync {self._path}")
 
     def fsync(self) -> None:
@@ -173,12 +192,12 @@ class SimFile:
 
     def fail_sync(self) -> None:
         """What a sync of this file that fails does to it."""
-        self._check().fail_sync(self._disk.sync_failure)
+        self._file().fail_sync(self._disk.sync_failure)
         self._disk.done(f"failed sync {self._path}")
 
     def truncate(self, size: int) -> None:
         """See :class:`~treering.engine.journal.disk.File`."""
-        node = self._check(writing=True)
+        node = self._writable_file(errno.EINVAL)
         node.truncate(size)
         node.mtime_ns = self._disk.now_ns
         self._disk.done(f"truncate {self._path} {size}")

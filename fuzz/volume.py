@@ -220,9 +220,20 @@ class Volume:
         """The folder that a path lies in, and its last name."""
         return self.folder(os.path.dirname(path)), os.path.basename(path)
 
+    def place_of_new(self, path: str) -> tuple[FolderNode, str]:
+        """:meth:`place` of a name that is free.
+
+        Raises:
+            FileExistsError and what :meth:`find` raises.
+        """
+        folder, name = self.place(path)
+        if name in folder.names:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        return folder, name
+
     def add_file(self, path: str) -> FileNode:
         """A new, empty file under a free name."""
-        folder, name = self._free(path)
+        folder, name = self.place_of_new(path)
         node = FileNode(self._take())
         self.files[node.number] = node
         folder.set(name, node.number)
@@ -230,7 +241,7 @@ class Volume:
 
     def add_folder(self, path: str) -> FolderNode:
         """A new, empty folder under a free name."""
-        folder, name = self._free(path)
+        folder, name = self.place_of_new(path)
         node = FolderNode(self._take())
         self.folders[node.number] = node
         folder.set(name, node.number)
@@ -238,7 +249,7 @@ class Volume:
 
     def add_name(self, path: str, node: FileNode) -> None:
         """A further name of a file."""
-        folder, name = self._free(path)
+        folder, name = self.place_of_new(path)
         folder.set(name, node.number)
 
     def remove_name(self, path: str) -> None:
@@ -306,12 +317,6 @@ class Volume:
             folder.durable = dict(folder.names)
             folder.versions.clear()
         self.renames.clear()
-
-    def _free(self, path: str) -> tuple[FolderNode, str]:
-        folder, name = self.place(path)
-        if name in folder.names:
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-        return folder, name
 
     def _take(self) -> int:
         number, self._next = self._next, self._next + 1

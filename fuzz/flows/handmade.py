@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from treering.engine.errors import from_os_error
 from treering.engine.journal.admissible import Record
+from treering.engine.journal.disk import write_all
 from treering.engine.journal.format import CODEC_RAW, Kind, encode_frame, salt_of
 from treering.engine.journal.framing import FrameBuilder, State, epoch_open_payload
 from treering.engine.journal.opening import Opened, rewrite_unproven
@@ -36,7 +38,11 @@ class FrameWriter:
             tail.place.sequence,
             0,
         )
-        rewrite_unproven(self._file, opened.owner.path, tail)
+        self._path = opened.owner.path
+        try:
+            rewrite_unproven(self._file, self._path, tail)
+        except OSError as error:
+            raise from_os_error(error, "write the last frames again", self._path) from error
         builder = FrameBuilder(tail.journal_id, compress_from=None)
         payload = epoch_open_payload(tail.journal_id, tail.epoch, "append", "full")
         pieces, _, self._state = builder.build([Record(Kind.EPOCH_OPEN, payload)], self._state)
@@ -71,11 +77,11 @@ class FrameWriter:
         """One write and one sync."""
         data = b"".join(self._waiting)
         self._waiting = []
-        start = self._state.offset - len(data)
-        while data:
-            written = self._file.pwrite(data, start)
-            data, start = data[written:], start + written
-        self._file.fdatasync()
+        try:
+            write_all(self._file, data, self._state.offset - len(data))
+            self._file.fdatasync()
+        except OSError as error:
+            raise from_os_error(error, "write frames by hand", self._path) from error
         self._state = self._state._replace(synced_below=self._state.sequence)
 
 

@@ -1,0 +1,92 @@
+"""Every flow survives every crash that is tried here, and every call that fails.
+
+The long runs of the same: ``python -m treering.fuzz explore`` and ``errors``, without arguments.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from treering.fuzz.error_injection import Injected, Injection, calls_of, inject, injections
+from treering.fuzz.errors_command import default_flows, inject_into
+from treering.fuzz.explorer import explore
+from treering.fuzz.flows.catalogue import flow_named, single_flows
+from treering.fuzz.flows.recovering import BASES, EACH, torn_images
+from treering.fuzz.flows.sequences import sequences
+from treering.fuzz.planted import FAULTS
+
+SINGLE = [flow.name for flow in single_flows()]
+LONGER = [flow.name for flow in sequences() if "+" in flow.name]
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_no_crash_breaks_a_promise(name: str) -> None:
+    explored = explore(flow_named(name), most=256)
+    assert not explored.findings, explored.findings[0]
+    assert explored.checked > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(8))
+def test_no_crash_breaks_a_promise_in_longer_sequences(part: int) -> None:
+    """A part of the sequences of two and three verbs; the long run takes all of them."""
+    states = 0
+    for name in itertools.islice(LONGER, part, None, 64):
+        explored = explore(flow_named(name), most=128)
+        assert not explored.findings, explored.findings[0]
+        states += explored.checked
+    assert states > 200
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_no_second_crash_breaks_a_recovery(base: str) -> None:
+    torn = torn_images(base)
+    assert len({one.tail for one in torn}) == len(torn) > 3
+    for number in range(0, EACH, 3):
+        explored = explore(flow_named(f"recover:{base}:{number}"), most=128)
+        assert not explored.findings, explored.findings[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", default_flows())
+def test_no_failing_call_breaks_a_promise(name: str) -> None:
+    errors = ("EIO", "ENOSPC")
+    ways = len(list(injections(calls_of(flow_named(name), 5), errors)))
+    result = inject_into(name, 5, errors, every=ways // 30)
+    assert not result.findings, result.findings[0]
+    assert result.injections >= 30
+    assert result.refused > 10
+
+
+def test_every_call_with_every_error_is_in_the_list() -> None:
+    calls = calls_of(flow_named("append"), 0)
+    listed = list(injections(calls, ("EIO",)))
+    assert {way.at for way in listed if way.how == "once"} == set(range(1, len(calls) + 1))
+    assert {way.model for way in listed} == {"dropped", "kept", "reverted"}
+    written = sum(op.second for op in calls if op.name == "pwrite")
+    assert [way.at for way in listed if way.how == "room"] == list(range(written))
+
+
+@pytest.mark.parametrize("name", ["failed-sync-repeated", "failed-sync-ignored"])
+def test_a_planted_fault_shows_under_failing_calls(name: str) -> None:
+    flow = flow_named("append+append")
+    calls = calls_of(flow, 0)
+    result = Injected(flow.name)
+    with FAULTS[name].plant():
+        for way in injections(calls, ("EIO",)):
+            inject(flow, way, 0, result)
+            if result.findings:
+                break
+    assert result.findings, result.injections
+    assert "--only" in str(result.findings[0])
+
+
+def test_an_error_that_is_not_typed_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    from treering.engine.journal import publish
+
+    monkeypatch.setattr(publish, "from_os_error", lambda error, *_: error)
+    result = Injected("create")
+    inject(flow_named("create"), Injection(3, "EIO", "once"), 0, result)
+    assert "not a typed error" in str(result.findings[0])

@@ -1,0 +1,308 @@
+"""The simulated disk: like the real one while the power is on, and every legal state after."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from treering.engine.journal.disk import LOCAL_DISK, Disk, write_all
+from treering.fuzz.crash_states import (
+    CrashPoint,
+    Unit,
+    choice_of,
+    choices,
+    number_of,
+    total,
+)
+from treering.fuzz.simdisk import SimDisk
+from treering.fuzz.volume import SECTOR_BYTES, Image, SyncFailure
+
+
+def states(disk: SimDisk) -> list[Image]:
+    """Every state that a crash now can leave."""
+    point = CrashPoint.of(disk.volume, 0, "now", None, torn=1)
+    units = point.units()
+    built = (point.build(units, choice_of(units, number)) for number in range(total(units)))
+    return [image for image in built if image is not None]
+
+
+def contents(disk: SimDisk, path: str) -> set[bytes | None]:
+    """What the path may hold after a crash; None where it may be gone."""
+    found: set[bytes | None] = set()
+    for image in states(disk):
+        found.add(SimDisk(image).read_file(path) if SimDisk(image).exists(path) else None)
+    return found
+
+
+def ready(data: bytes = b"") -> tuple[SimDisk, Any]:
+    """A disk with one durable file, and the file."""
+    disk = SimDisk()
+    file = disk.create("/f")
+    write_all(file, data, 0)
+    disk.volume.settle()
+    return disk, file
+
+
+def test_what_is_synced_survives_whatever_happens() -> None:
+    disk, file = ready(b"old")
+    file.pwrite(b"new!", 0)
+    file.fdatasync()
+    assert contents(disk, "/f") == {b"new!"}
+
+
+def test_an_unsynced_overwrite_is_lost_kept_or_torn() -> None:
+    disk, file = ready(b"aaaaaaaa")
+    file.pwrite(b"bbbb", 2)
+    found = contents(disk, "/f")
+    assert {b"aaaaaaaa", b"aabbbbaa"} <= found
+    (torn,) = found - {b"aaaaaaaa", b"aabbbbaa"}
+    assert torn is not None
+    assert torn[:2] == b"aa"
+    assert torn[6:] == b"aa"  # no byte outside of the write's own range changes
+    assert set(torn[2:6]) == set(b"ab")
+
+
+def test_sectors_of_one_write_survive_each_by_itself() -> None:
+    disk, file = ready(b"a" * 3 * SECTOR_BYTES)
+    file.pwrite(b"b" * 3 * SECTOR_BYTES, 0)
+    whole = {
+        tuple(data[at : at + 1] for at in range(0, len(data), SECTOR_BYTES))
+        for data in contents(disk, "/f")
+        if data is not None
+        and all(len(set(data[at : at + SECTOR_BYTES])) == 1 for at in range(0, len(data), 512))
+    }
+    assert len(whole) == 8
+
+
+def test_two_writes_are_reordered() -> None:
+    disk, file = ready(b"a" * 2 * SECTOR_BYTES)
+    file.pwrite(b"1" * SECTOR_BYTES, 0)
+    file.pwrite(b"2" * SECTOR_BYTES, SECTOR_BYTES)
+    assert b"a" * SECTOR_BYTES + b"2" * SECTOR_BYTES in contents(disk, "/f")
+
+
+def test_an_unsynced_extension_may_be_zeros_garbage_or_of_any_size() -> None:
+    disk, file = ready(b"x" * SECTOR_BYTES)
+    file.pwrite(b"y" * 1000, SECTOR_BYTES)
+    found = contents(disk, "/f")
+    sizes = {len(data) for data in found if data is not None}
+    assert sizes == {SECTOR_BYTES, 2 * SECTOR_BYTES, SECTOR_BYTES + 1000}
+    assert b"x" * SECTOR_BYTES + bytes(1000) in found
+    whole = [data for data in found if data is not None and len(data) == SECTOR_BYTES + 1000]
+    assert any(data[SECTOR_BYTES : 2 * SECTOR_BYTES].strip(b"y\0") for data in whole), "no garbage"
+
+
+def test_a_cut_and_what_is_written_over_it_may_both_be_lost() -> None:
+    disk, file = ready(b"first|torn")
+    file.truncate(6)
+    file.pwrite(b"2nd|", 6)
+    found = contents(disk, "/f")
+    assert {b"first|torn", b"first|2nd|"} <= found
+    assert b"first|" in found  # cut, and the write lost
+
+
+def test_names_are_durable_only_with_their_folder() -> None:
+    disk = SimDisk()
+    disk.make_folder("/d")
+    disk.sync_folder("/")
+    file = disk.create("/d/f")
+    write_all(file, b"data", 0)
+    file.fsync()
+    assert contents(disk, "/d/f") == {None, b"data"}
+    disk.sync_folder("/d")
+    assert contents(disk, "/d/f") == {b"data"}
+
+
+def test_a_folder_whose_name_is_lost_takes_what_is_in_it_along() -> None:
+    disk = SimDisk()
+    disk.make_folder("/d")
+    file = disk.create("/d/f")
+    file.fsync()
+    disk.sync_folder("/d")
+    assert contents(disk, "/d/f") == {None, b""}
+    disk.sync_folder("/")
+    assert contents(disk, "/d/f") == {b""}
+
+
+def test_link_and_unlink_are_reordered() -> None:
+    disk, _ = ready(b"x")
+    disk.link("/f", "/g")
+    disk.unlink("/f")
+    left = {tuple(path for path, _ in image.paths()) for image in states(disk)}
+    assert left == {(), ("/f",), ("/g",), ("/f", "/g")}
+
+
+@pytest.mark.parametrize("synced", [None, "/from", "/to"])
+def test_a_rename_never_loses_the_file(synced: str | None) -> None:
+    disk = SimDisk()
+    disk.make_folder("/from")
+    disk.make_folder("/to")
+    write_all(disk.create("/from/f"), b"new", 0)
+    write_all(disk.create("/to/f"), b"old", 0)
+    disk.volume.settle()
+    disk.rename("/from/f", "/to/f")
+    if synced is not None:
+        disk.sync_folder(synced)
+    left = set()
+    for image in states(disk):
+        after = SimDisk(image)
+        left.add((after.exists("/from/f"), after.read_file("/to/f")))
+    moved, both, before = (False, b"new"), (True, b"new"), (True, b"old")
+    assert left == {None: {before, both, moved}, "/from": {moved}, "/to": {both, moved}}[synced]
+
+
+def test_a_rename_within_one_folder_is_durable_with_it() -> None:
+    disk, _ = ready(b"x")
+    disk.rename("/f", "/g")
+    assert {SimDisk(image).exists("/f") for image in states(disk)} == {True, False}
+    assert all(SimDisk(i).exists("/f") or SimDisk(i).exists("/g") for i in states(disk))
+    disk.sync_folder("/")
+    assert [tuple(path for path, _ in image.paths()) for image in states(disk)] == [("/g",)]
+
+
+def fail_a_sync(model: SyncFailure) -> tuple[SimDisk, Any]:
+    disk, file = ready(b"a" * SECTOR_BYTES)
+    disk.sync_failure = model
+    file.pwrite(b"b" * 4, 0)
+    file.fail_sync()
+    return disk, file
+
+
+def test_dropped_pages_stay_lost_though_the_next_sync_succeeds() -> None:
+    disk, file = fail_a_sync("dropped")
+    file.fdatasync()
+    assert file.pread(4, 0) == b"bbbb"
+    assert {b"aaaa", b"bbbb"} <= {data[:4] for data in contents(disk, "/f") if data is not None}
+    disk.volume.file("/f").evict()
+    assert file.pread(4, 0) == b"aaaa"
+
+
+def test_dropped_pages_that_are_written_again_are_durable() -> None:
+    disk, file = fail_a_sync("dropped")
+    file.pwrite(b"bbbb", 0)
+    file.fdatasync()
+    assert {data[:4] for data in contents(disk, "/f") if data is not None} == {b"bbbb"}
+
+
+def test_kept_pages_are_written_by_the_next_sync() -> None:
+    disk, file = fail_a_sync("kept")
+    assert len(contents(disk, "/f")) > 1
+    file.fdatasync()
+    assert {data[:4] for data in contents(disk, "/f") if data is not None} == {b"bbbb"}
+
+
+def test_reverted_pages_show_the_old_bytes() -> None:
+    disk, file = fail_a_sync("reverted")
+    assert file.pread(4, 0) == b"aaaa"
+    assert contents(disk, "/f") == {b"a" * SECTOR_BYTES}
+
+
+def test_a_failed_sync_of_an_extension_that_is_written_again() -> None:
+    """What recovery does: the same bytes in place, then a sync that does not grow the file."""
+    disk, file = ready(b"")
+    file.pwrite(b"frame", 0)
+    file.fail_sync()
+    file.pwrite(b"frame", 0)
+    file.fdatasync()
+    assert contents(disk, "/f") == {b"frame"}
+
+
+# Like the real one
+
+
+PATHS = ("/a", "/b", "/d", "/d/a", "/d/b", "/e/x")
+
+
+def apply(disk: Disk, top: str, files: list[Any], step: tuple[Any, ...]) -> object:
+    """One operation and what it gives: a value, or the number of its error."""
+    name, *arguments = step
+    paths = [top + one if isinstance(one, str) and one[:1] == "/" else one for one in arguments]
+    try:
+        if name in ("open", "create"):
+            file = disk.open(paths[0], write=paths[1]) if name == "open" else disk.create(paths[0])
+            files.append(file)
+            return None
+        if name.startswith("file_"):
+            if not files:
+                return None
+            file = files[paths[0] % len(files)]
+            if name == "file_close":
+                files.remove(file)
+            found = getattr(file, name[5:])(*paths[1:])
+            return (found.size, found.is_regular) if name == "file_stat" else found
+        if name == "stat":
+            found = disk.stat(paths[0])
+            return (found.is_folder, found.is_regular, found.size if found.is_regular else 0)
+        return getattr(disk, name)(*paths)
+    except OSError as error:
+        return type(error).__name__, error.errno
+
+
+def _is_folder(disk: SimDisk, path: str) -> bool:
+    return disk.exists("/top" + path) and disk.stat("/top" + path).is_folder
+
+
+PATH = st.sampled_from(PATHS)
+STEPS = st.one_of(
+    st.tuples(st.just("open"), PATH, st.booleans()),
+    st.tuples(st.just("create"), PATH),
+    st.tuples(st.just("stat"), PATH),
+    st.tuples(st.sampled_from(("unlink", "make_folder", "list_folder", "sync_folder")), PATH),
+    st.tuples(st.sampled_from(("link", "rename")), PATH, PATH),
+    st.tuples(
+        st.just("file_pwrite"),
+        st.integers(0, 5),
+        st.binary(max_size=700),
+        st.integers(0, 1500),
+    ),
+    st.tuples(st.just("file_pread"), st.integers(0, 5), st.integers(0, 900), st.integers(0, 1500)),
+    st.tuples(st.just("file_truncate"), st.integers(0, 5), st.integers(0, 1500)),
+    st.tuples(st.sampled_from(("file_fdatasync", "file_stat", "file_close")), st.integers(0, 5)),
+    st.tuples(st.just("file_try_lock"), st.integers(0, 5)),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(steps=st.lists(STEPS, max_size=25))
+def test_it_answers_as_the_local_disk_does(
+    steps: list[tuple[Any, ...]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    top = str(tmp_path_factory.mktemp("local"))
+    simulated = SimDisk()
+    simulated.make_folder("/top")
+    local_files: list[Any] = []
+    simulated_files: list[Any] = []
+    with contextlib.ExitStack() as stack:
+        for step in steps:
+            if step[0] == "rename" and any(_is_folder(simulated, path) for path in step[1:]):
+                continue  # the engine renames files only, and so does the simulation
+            real = apply(LOCAL_DISK, top, local_files, step)
+            got = apply(simulated, "/top", simulated_files, step)
+            assert got == real, step
+        for file in (*local_files, *simulated_files):
+            stack.callback(file.close)
+        for path in PATHS:
+            if simulated.exists("/top" + path) and os.path.isfile(top + path):
+                assert simulated.read_file("/top" + path) == Path(top + path).read_bytes()
+            assert simulated.exists("/top" + path) == os.path.exists(top + path)
+
+
+@settings(max_examples=100, deadline=None)
+@given(options=st.lists(st.integers(2, 5), max_size=8), seed=st.integers(0, 1000))
+def test_numbers_and_choices_are_the_same_thing(options: list[int], seed: int) -> None:
+    units = [Unit(1, at, count) for at, count in enumerate(options)]
+    draw = random.Random(seed)
+    choice = [draw.randrange(unit.options) for unit in units]
+    assert choice_of(units, number_of(units, choice)) == choice
+    drawn = list(choices(units, random.Random(seed), 64))
+    assert len(set(drawn)) == len(drawn) == min(64, total(units))
+    assert all(0 <= number < total(units) for number in drawn)
+    assert drawn == list(choices(units, random.Random(seed), 64))
+    assert {0, total(units) - 1} <= set(drawn)
