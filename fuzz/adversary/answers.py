@@ -78,24 +78,28 @@ def answers_of(reads: Reads) -> Answers:
 
 
 def few_answers_of(reads: Reads) -> Answers:
-    """Some of :func:`answers_of`, under the same names: one of each table and index."""
-    every = [shown(entry) for entry in reads.entries()]
+    """Some of :func:`answers_of`, under the same names: what each table and index is for."""
     newest = reads.by_kind("message", role="user", newest_first=True, limit=PAGE)
-    found: Answers = {
-        "entries": every,
-        "leaf": reads.leaf_id,
+    return {
+        **fewest_answers_of(reads),
         "branch": [entry.id for entry in reads.branch()],
         "roots": [entry.id for entry in reads.children(None)],
-        "labels": _labels(reads),
-        "counts": reads.counts(),
         "kinds": reads.kinds(),
-        "usage": reads.usage(),
         "has unknown": reads.has(UNKNOWN),
         "newest user messages": [entry.id for entry in newest],
     }
-    for one in every[1:2]:
-        found[f"entry {one.id}"] = _about(reads, one.id)
-    return found
+
+
+def fewest_answers_of(reads: Reads) -> Answers:
+    """Some of :func:`answers_of`, under the same names: a row of every table that has any."""
+    labels = reads.labels()
+    return {
+        "entries": [shown(entry) for entry in reads.entries()],
+        "leaf": reads.leaf_id,
+        "labels": [(entry.id, text) for entry, text in labels],
+        "counts": reads.counts(),
+        "usage": reads.usage(),
+    }
 
 
 def _labels(reads: Reads) -> list[tuple[str, str]]:

@@ -69,6 +69,9 @@ _UNITS: Final[dict[str, tuple[Callable[[Target, int, int], None], int]]] = {
     "older-page": (put_back, PAGE),
 }
 
+_VERIFIES: Final = frozenset(("zero-page", "swap-pages", "older-page"))
+"""A page checksum covers neither the number nor the age of its page, and that of zeros is zero."""
+
 
 def place_attack(name: str) -> Attack | None:
     """The attack of a name such as ``flip:4711.3``, ``cut:8192`` or ``zero-sector:5``."""
@@ -85,8 +88,7 @@ def place_attack(name: str) -> Attack | None:
     if kind not in _UNITS:
         return None
     do, unit = _UNITS[kind]
-    # A page as it once was verifies: nothing but its rows can tell that it is not from now.
-    believed = BOTH if kind == "older-page" else ()
+    believed = BOTH if kind in _VERIFIES else ()
     about = (do.__doc__ or "").strip()
     return Attack(name, partial(do, number=number, unit=unit), about, believed)
 

@@ -39,12 +39,10 @@ FLIPPED_SAMPLE: Final = "plain"
 
 @dataclass(frozen=True)
 class Job:
-    """One trial by its name, or flips of bits that lie ``step`` apart from ``start`` on."""
+    """One trial by its name, or bits to flip by their numbers."""
 
     trial: str = ""
-    start: int = 0
-    step: int = 0
-    count: int = 0
+    flips: Sequence[int] = ()
 
 
 @dataclass
@@ -121,9 +119,7 @@ class Bench:
         """Results of trials that are worth naming, and counted flips."""
         if job.trial:
             return [self.trial(job.trial)], Counter()
-        bench = self.flip_bench()
-        places = range(job.start, bench.bits, job.step)[: job.count]
-        flipped = bench.run(places)
+        flipped = self.flip_bench().run(job.flips)
         return flipped.broken, flipped.outcomes
 
     def trial(self, name: str) -> Result:
@@ -223,18 +219,19 @@ def place_trials(bench: Bench, count: int | None, seed: int) -> list[str]:
 
 
 def flip_jobs(bits: int, count: int | None, seed: int) -> list[Job]:
-    """Jobs that flip all bits, or so many; each is spread over the whole file."""
-    if count is None or count >= bits:
-        step = -(-bits // FLIPS_PER_JOB)
-        return [Job(start=start, step=step, count=FLIPS_PER_JOB) for start in range(step)]
-    if not count:
-        return []
-    jobs = -(-count // FLIPS_PER_JOB)
-    step = bits // min(count, FLIPS_PER_JOB)
-    draw = random.Random(f"{seed} flips")
-    starts = draw.sample(range(step), jobs)
-    left = [min(FLIPS_PER_JOB, count - n * FLIPS_PER_JOB) for n in range(jobs)]
-    return [Job(start=at, step=step, count=n) for at, n in zip(starts, left, strict=True)]
+    """Jobs that flip all bits, or so many of them.
+
+    Each is spread over the whole file, and the first eighth of all takes a bit of every byte:
+    a run that is ended early has looked everywhere.
+    """
+    if count is not None and count < bits:
+        chosen = random.Random(f"{seed} flips").sample(range(bits), count)
+        pieces = range(0, count, FLIPS_PER_JOB)
+        return [Job(flips=tuple(chosen[at : at + FLIPS_PER_JOB])) for at in pieces]
+    size = bits // 8
+    step = -(-size // FLIPS_PER_JOB)
+    turns = [range(size * turn, size * (turn + 1)) for turn in range(8)]
+    return [Job(flips=turn[start::step]) for turn in turns for start in range(step)]
 
 
 # Processes
@@ -251,7 +248,7 @@ def _begin(folder: str, samples: Sequence[Sample], seed: int) -> None:
 def _work(job: Job) -> tuple[list[Result], Counter[str]]:
     assert _bench is not None
     note = os.path.join(_bench.folder, f"{os.getpid()}.current")
-    Path(note).write_text(job.trial or f"flips from {job.start}", encoding="utf-8")
+    Path(note).write_text(job.trial or f"flips from {job.flips[0]}", encoding="utf-8")
     faulthandler.dump_traceback_later(JOB_TIMEOUT_S, exit=True)
     try:
         return _bench.run(job)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from treering.engine import AcknowledgedDataLost, Damaged, Session, SessionView
+from treering.engine import AcknowledgedDataLost, Session, SessionView, TreeringError
 from treering.engine.session.reads import Reads
 from treering.fuzz.adversary.answers import Answers, answers_of, difference
 from treering.fuzz.adversary.attacks import Attack, When
@@ -166,7 +166,7 @@ def _outcome_of(session: Session, right: Answers, *, believable: bool) -> str:
     try:
         same_answers(session, right, "the owner")
     except PromiseBroken as broken:
-        if believable and (broken.__cause__ is None or isinstance(broken.__cause__, Damaged)):
+        if believable and (broken.__cause__ is None or isinstance(broken.__cause__, TreeringError)):
             return BELIEVED
         raise
     return outcome_of(session)
