@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import apsw
 
 from treering.index import schema
@@ -26,23 +28,30 @@ def peek(path: str) -> tuple[Identity, Position | None, bytes | None] | None:
         db = schema.connect_unlocked(path)
         try:
             application = db.pragma("application_id")
-            row = None
+            rows: list[tuple[Any, ...]] = []
             if application == schema.APPLICATION_ID:
-                row = db.execute(
+                rows = db.execute(
                     "SELECT journal_id, device, inode, sequence, offset, revision, watermark"
-                    " FROM state"
-                ).get
+                    " FROM state LIMIT 2"
+                ).fetchall()
         finally:
             db.close()
         if application != schema.APPLICATION_ID:
             raise IndexFault(path, "not an index of ours")
     except (apsw.Error, UnicodeDecodeError, OSError, ValueError) as error:
         raise translate(path, error) from error
-    if row is None or row[0] is None:
+    if len(rows) > 1:  # a page of another table in its place verifies too
+        raise IndexFault(path, "several state rows instead of one")
+    if not rows or rows[0][0] is None:
         return None
-    journal_id, device, inode, sequence, offset, revision, watermark = row
+    journal_id, device, inode, sequence, offset, revision, watermark = rows[0]
     position = None if sequence is None else Position(sequence, offset, revision)
     numbers = (device, inode, 0 if sequence is None else sequence, 0 if offset is None else offset)
-    if not all(isinstance(number, int) for number in numbers):
+    blobs = (
+        journal_id,
+        b"" if position is None else revision,
+        b"" if watermark is None else watermark,
+    )
+    if not all(map(isinstance, numbers + blobs, (int,) * 4 + (bytes,) * 3)):
         raise IndexFault(path, "its state row is damaged")
     return Identity(journal_id, unsigned(device), unsigned(inode)), position, watermark

@@ -136,6 +136,11 @@ class SessionIndex(handle.Handle):
             raise IndexFault(self._path, "its state row is gone")
         return row
 
+    def _must_be(self, row: tuple[Any, ...], types: tuple[Any, ...]) -> None:
+        """Types are checked when rows are stored, never when they are read."""
+        if not all(map(isinstance, row, types)):
+            raise IndexFault(self._path, f"values of a wrong type: {row!r}")
+
     @guarded
     def bind(self, journal_id: bytes, device: int, inode: int) -> None:
         """Say which journal this index belongs to."""
@@ -158,13 +163,17 @@ class SessionIndex(handle.Handle):
     def position(self) -> Position | None:
         """The last indexed frame; None in an empty index."""
         row = self._state("sequence, offset, revision")
-        return None if None in row else Position(*row)
+        if None in row:
+            return None
+        self._must_be(row, (int, int, bytes))
+        return Position(*row)
 
     @guarded
     def watermark(self) -> bytes | None:
         """The engine's watermark, as it was set."""
-        mark: bytes | None = self._state("watermark")[0]
-        return mark
+        row: tuple[bytes | None] = self._state("watermark")
+        self._must_be(row, (bytes | None,))
+        return row[0]
 
     @guarded
     def set_watermark(self, watermark: bytes) -> None:
@@ -258,8 +267,9 @@ class SessionIndex(handle.Handle):
     @guarded
     def leaf(self) -> Leaf:
         """The current leaf."""
-        moved, sequence = self._state("leaf_moved, leaf")
-        return Leaf(bool(moved), sequence)
+        row = self._state("leaf_moved, leaf")
+        self._must_be(row, (int, int | None))
+        return Leaf(bool(row[0]), row[1])
 
     @guarded
     def path(self, leaf: int, *, from_depth: int = 0, limit: int | None = None) -> list[Entry]:
@@ -367,11 +377,12 @@ class SessionIndex(handle.Handle):
     def counts(self) -> Counts:
         """Numbers of rows. ``kinds`` counts by kind, ``unresolved`` is missing plus cycles."""
         kinds: dict[str, int] = {}
-        for kind, entries in self._db.execute("SELECT kind, entries FROM name ORDER BY id"):
-            kinds[kind] = kinds.get(kind, 0) + entries
-        entries, missing, cycles, derived, outside, unknown_leaf_moves = self._state(
-            "entries, missing, cycles, derived, outside, unknown_leaf_moves"
-        )
+        for row in self._db.execute("SELECT kind, entries FROM name ORDER BY id"):
+            self._must_be(row, (str, int))
+            kinds[row[0]] = kinds.get(row[0], 0) + row[1]
+        row = self._state("entries, missing, cycles, derived, outside, unknown_leaf_moves")
+        self._must_be(row, (int,) * 6)
+        entries, missing, cycles, derived, outside, unknown_leaf_moves = row
         return Counts(
             entries=entries,
             kinds=kinds,
@@ -387,7 +398,9 @@ class SessionIndex(handle.Handle):
     @guarded
     def usage(self) -> dict[str, Usage]:
         """Totals per category. Token totals stop at 2**63 - 1."""
-        rows = self._db.execute("SELECT * FROM usage ORDER BY category")
+        rows = self._db.execute("SELECT * FROM usage ORDER BY category").fetchall()
+        for row in rows:
+            self._must_be(row, (str, int, int, int, int, int, float))
         return {category: Usage(*figures) for category, *figures in rows}
 
     # Proof
@@ -397,14 +410,18 @@ class SessionIndex(handle.Handle):
 
         Streams: memory does not grow with the indexes. What belongs to the file and not to the
         rows (its inode, the watermark) is left out; identities are compared if both are bound.
+        Whether the indexes of our tables are those of their rows, SQLite says.
         """
         for index in (self, other):
             index.require_usable()
         with self.snapshot(), other.snapshot():
             try:
-                return compare.differences(self._rows, other._rows, limit)
+                found = compare.differences(self._rows, other._rows, limit)
             except TypeError as error:  # keys that cannot be compared
                 raise IndexFault(self._path, f"values of a wrong type: {error}") from error
+            # A stale page of an index passes its checksum, and no row of a table shows it.
+            checked = self._rows("PRAGMA integrity_check")
+            return (found + [line for (line,) in checked if line != "ok"])[:limit]
 
     @guarded
     def _rows(self, sql: str) -> list[tuple[Any, ...]]:

@@ -94,6 +94,54 @@ def test_a_bad_file_is_a_fault(good: Path, kind: str, readonly: bool) -> None:
     assert (files.set_aside(str(good)) is None) == (kind == "missing")
 
 
+def page_of(path: Path, name: str) -> int:
+    """Where the root page of a table or index begins."""
+    db = apsw.Connection(str(path), vfs="cksmvfs" if schema.checksum_vfs() else None)
+    page = db.execute("SELECT rootpage FROM sqlite_schema WHERE name=?", (name,)).get
+    db.close()
+    assert isinstance(page, int)
+    return (page - 1) * 4096
+
+
+def exchange(path: Path, first: str, second: str) -> None:
+    """Two pages change places: page checksums do not cover the number of the page."""
+    data = bytearray(path.read_bytes())
+    one, two = page_of(path, first), page_of(path, second)
+    data[one : one + 4096], data[two : two + 4096] = (
+        data[two : two + 4096],
+        data[one : one + 4096],
+    )
+    path.write_bytes(data)
+
+
+def test_a_page_of_another_table_is_a_fault_of_a_peek(good: Path) -> None:
+    """Several state rows, from a misplaced page, are a fault and nothing else."""
+    exchange(good, "state", "name")
+    with pytest.raises(IndexFault, match="several state rows"):
+        peek(str(good))
+    with pytest.raises(IndexFault):
+        SessionIndex.open(str(good))
+
+
+def test_a_stale_page_of_an_index_is_a_difference(good: Path) -> None:
+    """The tables equal a rebuild, but a page of an index is that of an earlier time."""
+    with SessionIndex.memory() as rebuilt:
+        load(rebuilt, linear(300), [100])
+        load(rebuilt, [row(301, "new", kind="compaction")])
+        kinds = page_of(good, "entry_kind")
+        stale = good.read_bytes()[kinds : kinds + 4096]
+        with SessionIndex.open(str(good)) as index:
+            load(index, [row(301, "new", kind="compaction")])
+            assert index.differences(rebuilt) == []
+        data = bytearray(good.read_bytes())
+        assert data[kinds : kinds + 4096] != stale
+        data[kinds : kinds + 4096] = stale
+        good.write_bytes(data)
+        with SessionIndex.open(str(good)) as index:
+            assert index.by_kind("compaction", limit=9) == []
+            assert any("entry_kind" in line for line in index.differences(rebuilt))
+
+
 def test_a_foreign_wal_is_a_fault(good: Path, tmp_path: Path) -> None:
     """A -wal of another index beside a file would be replayed over it: noticed at open."""
     other = tmp_path / "other.sqlite3"
