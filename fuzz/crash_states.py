@@ -174,8 +174,11 @@ def _options(
 def _newest_last(options: list[_Option]) -> list[_Option]:
     """Each option once: the durable one first, the newest last, whatever is between between."""
     oldest, newest = options[0], options[-1]
-    between = [option for option in dict.fromkeys(options) if option not in (oldest, newest)]
-    return [oldest, *between] if oldest == newest else [oldest, *between, newest]
+    kept = [oldest]
+    kept += [option for option in dict.fromkeys(options) if option not in (oldest, newest)]
+    if newest != oldest:
+        kept.append(newest)
+    return kept
 
 
 def _reachable(folders: dict[int, dict[str, int]]) -> dict[int, dict[str, int]]:

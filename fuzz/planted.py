@@ -15,8 +15,8 @@ from unittest import mock
 
 from treering.engine.journal import control, history, opening, publish, reader, recovery, writer
 from treering.engine.journal.admissible import Record
-from treering.engine.journal.disk import write_all
-from treering.engine.journal.format import FLAG_STAGED, Kind, encode_file_header
+from treering.engine.journal.disk import sync_folders, write_all
+from treering.engine.journal.format import FLAG_STAGED, Kind, digest_of, encode_file_header
 from treering.engine.journal.framing import FrameBuilder
 from treering.engine.transfer import exporting
 
@@ -200,7 +200,7 @@ def repair_keeps_nothing() -> Any:
     def replace(self: Any, path: str, aside: str) -> Any:
         self._seal()
         self._disk.rename(self.temporary, path)
-        publish.sync_folders(self._disk, self._folder, self._top)
+        sync_folders(self._disk, self._folder, self._top)
         owner, tail = self._handed_over(path, None)
         return owner, tail, aside
 
@@ -210,7 +210,7 @@ def repair_keeps_nothing() -> Any:
 @fault("repair")
 def aside_not_synced() -> Any:
     """The damaged journal's second name is not durable when its first goes to another."""
-    syncing = publish.sync_folders
+    syncing = sync_folders
 
     def selective(disk: Any, path: str, top: str) -> None:
         if "quarantine" not in path:
@@ -281,7 +281,7 @@ def quarantine_not_synced() -> Any:
 @fault("recover:*")
 def quarantine_name_not_synced() -> Any:
     """The copy of a torn tail has no durable name when the tail is cut."""
-    syncing = opening.sync_folders
+    syncing = sync_folders
 
     def selective(disk: Any, path: str, top: str) -> None:
         if "quarantine" not in path:
@@ -319,7 +319,6 @@ def cache_trusted() -> Any:
 @fault("append", "many", "batch")
 def length_trusted() -> Any:
     """A frame is taken as whole when it is long enough; its digest is not compared."""
-    digest_of = reader.digest_of
     return mock.patch.object(reader, "digest_of", lambda body, salt: _Same(digest_of(body, salt)))
 
 
