@@ -57,7 +57,8 @@ class Names:
             if number is None:
                 number = self._db.execute("SELECT max(0, coalesce(max(id), 0)) + 1 FROM name").get
             self._db.execute("INSERT INTO name VALUES(?,?,?,0)", (number, *stored))
-        assert number is not None
+        if not isinstance(number, int):
+            raise apsw.CorruptError(f"{number!r} as the number of a kind")
         self.ids[(kind, role)] = number
         return number
 
