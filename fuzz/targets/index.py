@@ -11,11 +11,20 @@ import functools
 import os
 import struct
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from treering.fuzz.targets.scratch import scratch
 from treering.fuzz.targets.target import Broken, Native, Target
-from treering.index import IndexBusy, IndexFault, LeafMove, Position, Row, SessionIndex, Usage
+from treering.index import (
+    Identity,
+    IndexBusy,
+    IndexFault,
+    LeafMove,
+    Position,
+    Row,
+    SessionIndex,
+    Usage,
+)
 from treering.index import schema as index_schema
 from treering.index.peek import peek
 
@@ -81,7 +90,7 @@ def check(data: bytes) -> None:
     try:
         _lay_out(path, first & 3, rest)
         with contextlib.suppress(IndexFault, IndexBusy):
-            peek(path)
+            _is_plausible(peek(path))
         with contextlib.suppress(IndexFault, IndexBusy):
             _question(path, readonly=not first & TO_WRITE)
         strange = set(os.listdir(folder)) - {"s.1.sqlite3", "s.1.sqlite3-wal", "s.1.sqlite3-shm"}
@@ -90,6 +99,22 @@ def check(data: bytes) -> None:
     finally:
         for name in os.listdir(folder):
             os.unlink(os.path.join(folder, name))
+
+
+def _is_plausible(hint: tuple[Identity, Position | None, bytes | None] | None) -> None:
+    """What a hint says is compared with bytes: it must be of the types that it states."""
+    if hint is None:
+        return
+    identity, position, watermark = hint
+    _types("identity", identity, (bytes, int, int))
+    _types("watermark", (watermark,), (bytes | None,))
+    if position is not None:
+        _types("position", position, (int, int, bytes))
+
+
+def _types(what: str, row: tuple[object, ...], types: tuple[Any, ...]) -> None:
+    if not all(map(isinstance, row, types)):
+        raise Broken(f"{what} of a wrong type: {row!r}")
 
 
 def _lay_out(path: str, kind: int, rest: bytes) -> None:
@@ -141,6 +166,11 @@ def _write_checksum(made: bytearray, page: int, *, keep: bool = False) -> None:
 def _question(path: str, *, readonly: bool) -> None:
     index = SessionIndex.open(path, readonly=readonly, busy_timeout_ms=50)
     try:
+        with contextlib.suppress(IndexFault, IndexBusy):
+            identity = index.identity()
+            if identity is not None:
+                _is_plausible((identity, index.position(), index.watermark()))
+            _types("leaf", index.leaf(), (int, int | None))
         for ask in _QUESTIONS:
             with contextlib.suppress(IndexFault, IndexBusy):
                 ask(index)
@@ -158,10 +188,6 @@ def _question(path: str, *, readonly: bool) -> None:
 
 _QUESTIONS: Final = (
     SessionIndex.self_check,
-    SessionIndex.identity,
-    SessionIndex.position,
-    SessionIndex.watermark,
-    SessionIndex.leaf,
     SessionIndex.counts,
     SessionIndex.usage,
     lambda index: index.entries(limit=100),
