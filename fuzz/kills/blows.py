@@ -13,7 +13,7 @@ import shutil
 import subprocess
 from typing import Final, NamedTuple
 
-from treering.fuzz.kills.crew import PATIENCE_S, Actor, Crew
+from treering.fuzz.kills.crew import PATIENCE_S, Actor, CouldNotRunError, Crew
 from treering.fuzz.kills.server import STOP_SIGNAL
 
 CALLS: Final = {
@@ -33,9 +33,11 @@ CALLS: Final = {
 
 
 class Moment(NamedTuple):
-    """So long after the process was ready."""
+    """So long after the process said a word for so many times."""
 
     seconds: float
+    word: str = "READY"
+    times: int = 1
 
 
 class Exactly(NamedTuple):
@@ -46,10 +48,6 @@ class Exactly(NamedTuple):
 
 
 Blow = Moment | Exactly
-
-
-class CouldNotTraceError(RuntimeError):
-    """strace is there and cannot do its work."""
 
 
 def why_no_strace() -> str | None:
@@ -66,11 +64,16 @@ def why_no_strace() -> str | None:
 
 def strike(crew: Crew, actor: Actor, blow: Blow) -> bool:
     """Let the process run into the blow; whether it was killed (and did not end before)."""
-    crew.until(lambda: actor.has_said("READY"), f"the {actor.role}")
     if isinstance(blow, Moment):
+        crew.until(
+            lambda: len(actor.rests(blow.word)) >= blow.times or actor.status is not None,
+            f"the {actor.role}",
+        )
         crew.pause(blow.seconds)
         crew.kill(actor)
         return actor.status == -9
+    # Two processes say so, in any order.
+    crew.until(lambda: actor.pid and actor.has_said("READY"), f"the {actor.role}")
     with _Tracer(actor.pid, blow):
         crew.signal(actor, STOP_SIGNAL.name)
         crew.until(lambda: actor.status is not None, f"the end of the {actor.role}")
@@ -93,7 +96,7 @@ class _Tracer:
         line = self._process.stderr.readline() if ready else b"(silence)"
         if b"attached" not in line:
             self._end()
-            raise CouldNotTraceError(f"strace did not attach: {line.decode().strip()}")
+            raise CouldNotRunError(f"strace did not attach: {line.decode().strip()}")
 
     def __enter__(self) -> None:
         return None

@@ -46,7 +46,7 @@ def _plant(context: click.Context, parameter: click.Parameter, value: str | None
 @click.option("--seconds", type=click.FloatRange(min=0), metavar="S", help="End after so long.")
 @click.option("--first-store", type=click.IntRange(min=0), default=0, metavar="N",
               help="Begin with that store: plays a failure again.")  # fmt: skip
-@click.option("--per-store", type=click.IntRange(min=1), default=20, show_default=True, metavar="N",
+@click.option("--per-store", type=click.IntRange(min=1), default=12, show_default=True, metavar="N",
               help="Rounds in one store.")  # fmt: skip
 @click.option("--folder", type=click.Path(file_okay=False, exists=True), metavar="DIR",
               help="Where the stores are made [default: a new temporary folder].")  # fmt: skip
@@ -68,6 +68,7 @@ def command(
     Random moments are drawn from the seed; when exactly a signal arrives is up to the machine, so
     a failure may need its command several times. The store of a failure is kept.
     """
+    from treering.fuzz.kills.crew import CouldNotRunError
     from treering.fuzz.kills.run import Run, Settings, new_seed
 
     root = tempfile.mkdtemp(prefix="treering-kill-", dir=folder)
@@ -82,7 +83,11 @@ def command(
         plant=plant,
     )
     run = Run(settings, (lambda line: None) if as_json else say)
-    summary = run.play()
+    try:
+        summary = run.play()
+    except CouldNotRunError as error:
+        warn(f"{error}; the stores are kept: {root}")
+        sys.exit(3)
     found = summary.as_json()
     if as_json:
         say_json(found)

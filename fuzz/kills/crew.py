@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -18,6 +19,10 @@ PATIENCE_S: Final = 30.0
 
 class BrokenPromise(AssertionError):
     """What the killed processes left is not what was promised."""
+
+
+class CouldNotRunError(RuntimeError):
+    """The machinery of the harness failed: nothing is known about the promises."""
 
 
 class Said(NamedTuple):
@@ -53,8 +58,8 @@ class Crew:
     def __init__(self, *, plant: str | None = None, errors_path: str = os.devnull) -> None:
         self.history: list[Said] = []
         """All lines since :meth:`forget`, in the order in which they were written."""
-        self.killed = 0
-        """Processes that died of SIGKILL."""
+        self.killed: Counter[str] = Counter()
+        """By role, the processes that died of SIGKILL."""
         self._actors: dict[int, Actor] = {}
         self._slots = 0
         self._buffer = b""
@@ -120,7 +125,7 @@ class Crew:
             self._listen(left)
 
     def until(
-        self, condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S
+        self, condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S
     ) -> None:
         """Listen until the condition holds.
 
@@ -141,7 +146,7 @@ class Crew:
             return
         data = os.read(self._process.stdout.fileno(), 1 << 16)
         if not data:
-            raise RuntimeError(f"the server of the processes ended ({self._process.wait()})")
+            raise CouldNotRunError(f"the server of the processes ended ({self._process.wait()})")
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         for line in lines:
             self._hear(line.decode())
@@ -156,7 +161,8 @@ class Crew:
             actor.pid = int(rest)
         elif word == "DEAD":
             actor.status = int(rest)
-            self.killed += actor.status == -9
+            if actor.status == -9:
+                self.killed[actor.role] += 1
             del self._actors[said.slot]
         elif word == "ERROR" and said.slot not in self.may_fail:
             raise BrokenPromise(f"the {actor.role} failed: {rest}")

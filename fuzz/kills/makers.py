@@ -12,11 +12,9 @@ from treering.engine import Session, SessionView
 from treering.engine.home import Store
 from treering.fuzz.kills.blows import Blow, Exactly, strike
 from treering.fuzz.kills.crew import Actor
-from treering.fuzz.kills.oracle import Book, Told, require
+from treering.fuzz.kills.oracle import Book, Told, look, require
 from treering.fuzz.kills.owners import Scene, Stage
-from treering.fuzz.kills.story import Story, raw_of
-from treering.tools.fsck import check_session
-from treering.tools.listing import row_of
+from treering.fuzz.kills.story import ALL_HOWS, Story, raw_of
 
 ENTRIES = 40
 """Entries of the sessions that get damaged, and of the file that gets imported."""
@@ -28,13 +26,8 @@ def visible(home: str) -> set[str]:
     return {name.removesuffix(".jsonl") for name in names if name.endswith(".jsonl")}
 
 
-def look(path: str, *, with_index: bool = True) -> list[bytes]:
-    """The entries of a session that ``fsck`` and ``session list`` must find in order."""
-    checked = check_session(path, with_index=with_index)
-    wrong = [finding.what for finding in checked.findings if finding.needs_action]
-    require(not wrong, f"fsck: {'; '.join(wrong)}")
-    row = row_of(path, checked.session)
-    require(row.status == "ok", f"session list: {row.status}, {row.reason}")
+def raws_in(path: str) -> list[bytes]:
+    """The entries, read without an index."""
     with SessionView.open(path) as view:
         return [entry.raw for entry in view.iter_entries()]
 
@@ -46,7 +39,8 @@ def goes_on(path: str, raws: list[bytes]) -> None:
         more = raw_of("goes-on", session.leaf_id, "after")
         session.append(more)
         require(session.read("goes-on").raw == more, "the next append is not whole")
-    require(look(path) == [*raws, more], "other entries after closing")
+    look(path)
+    require(raws_in(path) == [*raws, more], "other entries after closing")
 
 
 class Creating(Scene):
@@ -79,7 +73,8 @@ class Creating(Scene):
         if not os.path.exists(path):
             require(not made, f"{name} was made and is not there")
             Session.create("/work", home_dir=self.stage.home, session_id=name).close()
-        found = look(path)
+        look(path, after_kill=True)
+        found = raws_in(path)
         require(found == [raw] or (found == [] and not acknowledged), f"{name}: other entries")
         goes_on(path, found)
 
@@ -116,8 +111,10 @@ class Importing(Scene):
         require(len(there - made) <= 1, f"nobody imported {there - made}")
         store = Store.at(home)
         for name in sorted(there - made) + sorted(made)[-1:]:
-            require(look(store.journal_path(name)) == self.raws, "a part of an import is visible")
-            goes_on(store.journal_path(name), self.raws)
+            path = store.journal_path(name)
+            look(path, after_kill=True)
+            require(raws_in(path) == self.raws, "a part of an import is visible")
+            goes_on(path, self.raws)
         shutil.rmtree(home, ignore_errors=True)
         return killed
 
@@ -180,9 +177,10 @@ class Recovering(_Damaged):
             book.entries = [entry._replace(unproven=False) for entry in view.iter_entries()]
             book.leaf = view.leaf_id
         require([e.raw for e in book.entries] == self.raws[:-1], "a torn tail costs more than it")
-        story = Story(self.stage.seed, number, book.leaf, large=3000)
-        writer = self.start("writer", blow, path=self.path, seed=self.stage.seed, round=number,
-                            stop=2, large=3000)  # fmt: skip
+        plan: dict[str, Any] = {"hows": ALL_HOWS, "large": 3000}
+        story = Story(self.stage.seed, number, book.leaf, **plan)
+        request = {"path": self.path, "seed": self.stage.seed, "round": number, "stop": 2}
+        writer = self.start("writer", blow, **request, **plan)
         killed = strike(self.crew, writer, blow)
         uncut = self.journal()[last:] == torn
         require(uncut or torn in self.set_aside(), "the torn tail was cut and is nowhere")
@@ -222,7 +220,8 @@ class Repairing(_Damaged):
             self._once_more(request)
         require(self.damaged in self.set_aside(), "the damaged journal was not kept")
         # Its index may still be that of the damaged journal, which the next open notices.
-        require(look(self.path, with_index=False) == self.kept, "repair kept other entries")
+        look(self.path, with_index=False)
+        require(raws_in(self.path) == self.kept, "repair kept other entries")
         goes_on(self.path, self.kept)
         return killed
 

@@ -65,9 +65,18 @@ class Book:
         self.in_flight = 0
         """Entries that were there although nobody had heard of their acknowledgement."""
 
-    def judge(self, told: Told | None, *, delete_index: bool, append: bool) -> None:
-        """Everything that must hold after a kill; afterwards the session is closed and clean."""
-        self._look(after_kill=True)
+    def judge(
+        self, told: Told | None, *, delete_index: bool, append: bool, twice: bool = True
+    ) -> None:
+        """Everything that must hold after a kill; afterwards the session is closed and clean.
+
+        Args:
+            told: what is known of the process that was killed; None if it appended nothing.
+            delete_index: whether the index is lost, too, before the session is opened.
+            append: whether to append something.
+            twice: whether to check the closed session once more.
+        """
+        first = look(self.path, after_kill=True)
         with SessionView.open(self.path) as view:
             without_index = answers(view)
         if delete_index:
@@ -76,27 +85,16 @@ class Book:
             require(session.report is not None and session.report.case in "AE", "not clean")
             self.take(session, told)
             require(answers(session) == without_index, "the index answers something else")
-            faults = [fault for fault in session.index_faults if UNFILLED not in fault]
-            require(not faults, f"the index is faulty: {faults}")
+            if first.index.state not in ("behind", "unusable"):  # else it may be set aside
+                require(not session.index_faults, f"the index is faulty: {session.index_faults}")
             if append:
                 self._append(session)
-        checked = self._look(after_kill=False)
+        if not twice:
+            return
+        checked = look(self.path)
         # Staged frames at the very end are not yet indexed: they might have been activated.
         states = ("equal",) if append else ("equal", "behind")
         require(checked.index.state in states, f"the index is {checked.index.state} after closing")
-
-    def _look(self, *, after_kill: bool) -> Checked:
-        """``fsck`` and ``session list``, while nobody owns the session."""
-        checked = check_session(self.path, with_index=True)
-        wrong = [
-            f"{finding.kind}: {finding.what}"
-            for finding in checked.findings
-            if finding.needs_action and not (after_kill and _goes_by_itself(finding))
-        ]
-        require(not wrong, f"fsck: {'; '.join(wrong)}")
-        row = row_of(self.path, checked.session)
-        require(row.status == "ok", f"session list: {row.status}, {row.reason}")
-        return checked
 
     def _open(self) -> Session:
         start = time.monotonic()
@@ -195,6 +193,20 @@ UNFILLED: Final = "application id 0x0, not a Treering index"
 def _goes_by_itself(finding: Finding) -> bool:
     """Whether a kill may leave this, for the next open to deal with."""
     return finding.kind == "torn" or (finding.kind == "index" and UNFILLED in finding.what)
+
+
+def look(path: str, *, after_kill: bool = False, with_index: bool = True) -> Checked:
+    """What ``fsck`` and ``session list`` must say of a session that nobody owns."""
+    checked = check_session(path, with_index=with_index)
+    wrong = [
+        f"{finding.kind}: {finding.what}"
+        for finding in checked.findings
+        if finding.needs_action and not (after_kill and _goes_by_itself(finding))
+    ]
+    require(not wrong, f"fsck: {'; '.join(wrong)}")
+    row = row_of(path, checked.session)
+    require(row.status == "ok", f"session list: {row.status}, {row.reason}")
+    return checked
 
 
 def answers(reads: Reads) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from treering.engine.errors import Owned
-from treering.engine.journal import disk, ownership, publish
+from treering.engine.journal import disk, opening, ownership, publish
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import Disk, LocalFile
 from treering.engine.journal.format import Frame, Kind
@@ -20,9 +20,9 @@ from treering.engine.journal.framing import State
 from treering.engine.journal.ownership import Ownership
 from treering.engine.journal.publish import NewJournal
 from treering.engine.journal.writer import JournalWriter
-from treering.engine.session import filling
+from treering.engine.session import filling, indexing
 from treering.engine.session.filling import position_of
-from treering.index import SessionIndex
+from treering.index import Position, SessionIndex
 
 
 def _put(owner: object, name: str, replacement: object) -> None:
@@ -32,14 +32,9 @@ def _put(owner: object, name: str, replacement: object) -> None:
 def acknowledge_before_write() -> None:
     """An append returns at once; what it handed in is written with the next one."""
     held: list[bytes] = []
-    write = JournalWriter._write
 
     def commit(self: JournalWriter, pieces: list[bytes], state: State) -> None:
-        if held:
-            behind = self._state.offset
-            earlier = b"".join(held)
-            held.clear()
-            self._file.pwrite(earlier, behind - len(earlier))
+        flush(self)
         held.extend(pieces)
         self._state, self._epoch_is_open = state, True
 
@@ -54,7 +49,6 @@ def acknowledge_before_write() -> None:
         synced(self)
 
     synced = JournalWriter._sync
-    del write
     _put(JournalWriter, "_commit", commit)
     _put(JournalWriter, "_sync", sync)
     _put(JournalWriter, "_check_unchanged", lambda self: None)
@@ -71,27 +65,29 @@ def batch_without_staging() -> None:
 
 
 def position_before_rows() -> None:
-    """The index notes how far it is in one transaction, and adds the rows in the next."""
+    """The index notes how far it is, and then adds the rows, each in its own transaction."""
 
     def fill(index: SessionIndex, walk: Any, **more: Any) -> bool:
         if more.get("watermark") is not None:
             index.set_watermark(more["watermark"])
         pending = [row for row, _ in filling.rows_of(walk)]
-        if walk.history.settled is not None:
-            last = position_of(walk.history.settled)
-            # One more transaction for the rows, as careless code would have it.
-            index.apply([], last)
-            time.sleep(0.002)
-            for row in pending:
-                _apply_behind(index, row, last)
+        if walk.history.settled is None:
+            return True
+        last, before = position_of(walk.history.settled), index.position()
+        at = before and before.sequence
+        if pending:
+            set_position(index, last)
+        for row in pending:
+            index._db.execute("BEGIN IMMEDIATE")
+            index._db.execute("UPDATE state SET sequence=?", (at,))
+            index._loader.apply([row], last, None)
+            index._db.execute("COMMIT")
+            at = row.sequence
+        index._reader.forget()
         return True
 
-    def _apply_behind(index: SessionIndex, row: Any, last: Any) -> None:
-        index._db.execute("BEGIN IMMEDIATE")
-        index._loader.apply([row], last, None)
-        index._db.execute("COMMIT")
-
-    from treering.engine.session import indexing
+    def set_position(index: SessionIndex, position: Position) -> None:
+        index._db.execute("UPDATE state SET sequence=?, offset=?, revision=?", tuple(position))
 
     _put(indexing, "fill", fill)
 
@@ -179,8 +175,6 @@ def repair_in_place() -> None:
 
 def cut_before_quarantine() -> None:
     """A torn tail is cut first, and then put aside."""
-    from treering.engine.journal import opening
-
     quarantine = opening._copy_out
 
     def copy_out(held: Disk, file: Any, start: int, end: int, folder: str, top: str) -> str:

@@ -24,7 +24,7 @@ import xxhash
 from treering.engine import Closed, Owned, Session, SessionView, import_session
 from treering.engine.session import housekeeping
 from treering.fuzz.kills.server import STOP_SIGNAL
-from treering.fuzz.kills.story import ALL_HOWS, Op, Story
+from treering.fuzz.kills.story import Op, Story
 from treering.tools.entry import main as treering
 from treering.tools.fsck import check_session
 from treering.tools.reindex import reindex_session
@@ -51,6 +51,7 @@ def play(request: Request) -> None:
     _slot = request["slot"]
     housekeeping.INDEX_LAG_S = request.get("lag_s", 0.003)
     housekeeping.INDEX_LAG_FRAMES = 64
+    housekeeping.INDEX_IDLE_S = 0.0  # a round is too short to wait for a pause in appending
     if request.get("traced"):
         with contextlib.suppress(AttributeError, OSError):  # where there is no such restriction
             ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANYBODY, 0, 0, 0)
@@ -90,8 +91,8 @@ def _write(request: Request) -> None:
         request["seed"],
         request["round"],
         session.leaf_id,
-        hows=request.get("hows", ALL_HOWS),
-        large=request.get("large", 20_000),
+        hows=request["hows"],
+        large=request["large"],
     )
     for at in itertools.count():
         if at == request.get("fork_at"):
@@ -179,7 +180,9 @@ def _rival(request: Request) -> None:
     say(f"OPEN {json.dumps(session.leaf_id)}")
     if request.get("only_open"):
         time.sleep(60)
-    story = Story(request["seed"], request["round"], session.leaf_id, hows=("one",))
+    story = Story(
+        request["seed"], request["round"], session.leaf_id, hows=("one",), large=request["large"]
+    )
     _perform(session, story.next())
     say("ACK 0 null")
     time.sleep(60)
@@ -220,6 +223,10 @@ def _check(request: Request) -> None:
     for _ in range(request.get("times", 1 << 60)):
         say("LOOK")
         checked = check_session(request["path"], with_index=True)
+        if not checked.ok:
+            # An owner may have come between its looks at the note, the journal and the index.
+            say("LOOK")
+            checked = check_session(request["path"], with_index=True)
         found = [finding.what for finding in checked.findings if finding.needs_action]
         say(f"CHECKED {json.dumps([checked.case, checked.entries, found])}")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from treering.fuzz.kills.blows import CALLS, Exactly, why_no_strace
-from treering.fuzz.kills.crew import Crew
+from treering.fuzz.kills.crew import CouldNotRunError, Crew
 from treering.fuzz.kills.makers import Creating, Importing, Recovering, Repairing
 from treering.fuzz.kills.owners import (
     ONLOOKERS,
@@ -63,7 +63,7 @@ class Settings:
     seed: int
     actors: Sequence[str] = ACTORS
     seconds: float | None = None
-    per_store: int = 20
+    per_store: int = 12
     first_store: int = 0
     folder: str = "."
     plant: str | None = None
@@ -98,6 +98,7 @@ class Summary:
     stores: int = 0
     kills: int = 0
     kills_by_scene: dict[str, int] = field(default_factory=dict)
+    kills_by_role: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     figures: Figures = field(default_factory=Figures)
     walked: dict[str, int] = field(default_factory=dict)
@@ -115,6 +116,7 @@ class Summary:
             "stores": self.stores,
             "kills": self.kills,
             "killsByScene": dict(sorted(self.kills_by_scene.items())),
+            "killsByRole": dict(sorted(self.kills_by_role.items())),
             "killsAtExactCalls": sum(figures.exact.values()),
             "callsWalked": dict(sorted(self.walked.items())),
             "acknowledged": figures.acknowledged,
@@ -162,6 +164,7 @@ class Run:
                 if summary.failure is not None:
                     break
                 store += 1
+            summary.kills_by_role = dict(crew.killed)
         summary.seconds = time.monotonic() - self._start
         return summary
 
@@ -179,7 +182,7 @@ class Run:
         home = os.path.join(folder, "home")
         seed = f"{settings.seed}-{store}"
         stage = Stage(crew, home, seed, self._onlookers, summary.figures)
-        killed_before, played = crew.killed, 0
+        killed_before, played = crew.killed.total(), 0
         exact = None
         try:
             if name == EXACT:
@@ -197,7 +200,9 @@ class Run:
                 if not scene.round(played, blow) and exact is not None:
                     summary.walked[name] = played - 1
                     break
-        except (Exception, AssertionError) as error:
+        except CouldNotRunError:
+            raise
+        except Exception as error:
             summary.failure = Failure(
                 f"{type(error).__name__}: {error}",
                 name,
@@ -206,7 +211,7 @@ class Run:
                 settings.command(store, max(played, 1)),
                 folder,
             )
-        killed = crew.killed - killed_before
+        killed = crew.killed.total() - killed_before
         summary.kills += killed
         if exact is None:
             summary.kills_by_scene[name] = summary.kills_by_scene.get(name, 0) + killed

@@ -37,8 +37,8 @@ class Story:
         round_number: int,
         leaf: str | None,
         *,
-        hows: Sequence[str] = ALL_HOWS,
-        large: int = 20_000,
+        hows: Sequence[str],
+        large: int,
     ) -> None:
         self._draw = random.Random(f"{seed}-{round_number}")
         self._prefix = f"r{round_number}-"
