@@ -227,12 +227,12 @@ class _Contents:
         """Pass over everything and note in the result what is there."""
         for _ in self.records():
             pass
+        self.result.header_made = self._session is None and self.result.action == "rebuild"
 
     def head(self, session_id: str) -> list[Record]:
         """SESSION, made from the file name when it is lost, and PROVENANCE."""
         session = self._session
         if session is None:
-            self.result.header_made = True
             session = msgspec.json.encode(
                 {
                     "type": "session",

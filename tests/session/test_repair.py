@@ -35,6 +35,7 @@ from treering.engine import (
     TreeringError,
     Unsupported,
 )
+from treering.engine import repair as repair_session
 from treering.engine.journal.disk import LOCAL_DISK
 from treering.engine.journal.repair import repair
 from treering.fuzz.faulty_disk import FaultyDisk
@@ -313,51 +314,105 @@ def test_what_needs_no_repair_is_left_alone(tmp_path: Path) -> None:
     assert not os.path.exists(tmp_path / "home" / "session-artifacts" / "s1" / "quarantine" / "x")
 
 
-def test_an_error_at_every_disk_call_of_repair(tmp_path: Path) -> None:
-    """A repair that fails leaves the damaged file or the repaired one under the name, the old
-    bytes in
-    both cases, and can be run again."""
+# Crashes and errors in the middle
+
+SITUATIONS = [
+    ("salvage", "C"),
+    ("tail", "E"),
+    pytest.param("prefix", "C", marks=pytest.mark.slow),
+    pytest.param("salvage", "E", marks=pytest.mark.slow),
+]
+
+
+def situation(tmp_path: Path, case: str) -> tuple[str, bytes, int]:
+    """A journal with a damaged entry in the middle (C), or at the start of its last batch (E); its
+    bytes, and where the damage is."""
     path, good = made(tmp_path)
-    victim = next(f for f in judge(good).frames if id_of_or_none(good, f) == "m2")
-    data = zero(good, victim.offset, 60)
-    at = 0
+    frames = judge(good).frames
+    if case == "C":
+        victim = next(f for f in frames if id_of_or_none(good, f) == "m2")
+        return path, zero(good, victim.offset, 60), victim.offset
+    with Session.open(path) as session:
+        session.append_many([custom("x1"), custom("x2"), custom("x3")])
+        data = read_bytes(path)  # without EPOCH_CLOSE, which would be proof
+    drop_index(path)
+    victim = next(f for f in judge(data).frames if id_of_or_none(data, f) == "x1")
+    return path, zero(data, victim.offset, 60), victim.offset
+
+
+def start_again(tmp_path: Path, path: str, data: bytes) -> None:
+    """The damaged journal alone: no index, nothing in quarantine, nothing half made."""
+    shutil.rmtree(tmp_path / "home" / "session-artifacts", ignore_errors=True)
+    for name in os.listdir(os.path.dirname(path)):
+        os.unlink(os.path.join(os.path.dirname(path), name))
+    drop_index(path)
+    write_bytes(path, data)
+
+
+def check_after_a_failure(tmp_path: Path, path: str, mode: Any, data: bytes, bad: int) -> None:
+    """Nothing was changed, or all was done and every byte is kept in quarantine; and repairing
+    (again) ends in a session that goes on, with nothing left to do and nothing half made."""
+    now = read_bytes(path)
+    if now != data:
+        kept = [value[2] for name, value in files_below(str(tmp_path / "home")).items()]
+        is_cut = now == data[:bad]
+        assert (data[bad:] if is_cut else data) in kept
+        assert judge(now).case == "A"
+    result = repair_session(path, mode=mode)
+    assert result.done == (now == data)
+    quarantine = tmp_path / "home" / "session-artifacts" / "s1" / "quarantine"
+    kept = [read_bytes(str(file)) for file in quarantine.iterdir()]
+    assert (data[bad:] if result.action == "cut" or now == data[:bad] else data) in kept
+    # A copy that was interrupted stays beside the whole one, as the beginning of the same bytes.
+    assert all(data.startswith(part) or data[bad:].startswith(part) for part in kept)
+    settled = read_bytes(path)
+    again = repair_session(path, mode=mode)
+    assert (again.action, again.done) == ("nothing", False)
+    assert read_bytes(path) == settled
+    with Session.open(path) as session:
+        assert [session.has(i) for i in ("m1", "m2", "last")] == wanted_of(mode, data, bad)
+        session.append(custom("on"))
+
+
+def wanted_of(mode: str, data: bytes, bad: int) -> list[bool]:
+    is_torn = b'"x3"' in data
+    return [True, is_torn, is_torn or mode == "salvage"]
+
+
+@pytest.mark.parametrize(("mode", "case"), SITUATIONS)
+def test_an_error_at_every_disk_call_of_repair(tmp_path: Path, mode: Any, case: str) -> None:
+    """A repair that fails leaves the damaged file or the repaired one under the name, the old
+    bytes in both cases, no descriptor, and can be run again."""
+    path, data, bad = situation(tmp_path, case)
+    at, failed = 0, 0
     while True:
         at += 1
-        shutil.rmtree(tmp_path / "home" / "session-artifacts", ignore_errors=True)
-        if os.path.exists(path):
-            os.unlink(path)
-        write_bytes(path, data)
+        start_again(tmp_path, path, data)
         disk = FaultyDisk()
         rule = disk.fail(at=at)
         try:
-            repair(disk, path, store=Store.of_journal(path))
-        except TreeringError:
-            pass
+            repair_session(path, mode=mode, disk=disk)
+        except TreeringError as error:
+            assert error.path is not None, "an error says where"
+            failed += 1
         assert disk.open_files == 0, f"at call {at}"
-        kept = [v[2] for p, v in files_below(str(tmp_path / "home")).items() if v[2] == data]
-        assert kept, f"the old bytes are gone at call {at}"
-        if judge(read_bytes(path)).case != "A":
-            assert read_bytes(path) == data
-            assert run(path).done
-        with Session.open(path) as session:
-            assert session.has("last")
+        check_after_a_failure(tmp_path, path, mode, data, bad)
         if not rule.fired:
             break
     assert at > 20
+    assert failed > 10
 
 
-def test_repair_killed_at_any_moment(tmp_path: Path) -> None:
-    """SIGKILL in the middle: the damaged file or the repaired one is under the name, the old
-    bytes are
-    kept, nobody holds a lock, and the next repair ends the work."""
-    path, good = made(tmp_path)
-    victim = next(f for f in judge(good).frames if id_of_or_none(good, f) == "m2")
-    data = zero(good, victim.offset, 60)
-    for number in range(25):
-        if os.path.exists(path):
-            os.unlink(path)
-        write_bytes(path, data)
-        stop_at = number * 2 + 1
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "case"), SITUATIONS)
+def test_repair_killed_at_every_moment(tmp_path: Path, mode: Any, case: str) -> None:
+    """SIGKILL before each operation on a file: the damaged file or the repaired one is under the
+    name, the old bytes are kept, nobody holds a lock, and the next repair ends the work."""
+    path, data, bad = situation(tmp_path, case)
+    stop_at, status = 0, -1
+    while status:
+        stop_at += 1
+        start_again(tmp_path, path, data)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             pid = os.fork()
@@ -371,19 +426,12 @@ def test_repair_killed_at_any_moment(tmp_path: Path) -> None:
 
             disk.before = die
             try:
-                repair(disk, path, store=Store.of_journal(path))
+                repair_session(path, mode=mode, disk=disk)
             finally:
                 os._exit(0)
-        os.waitpid(pid, 0)
-        now = read_bytes(path)
-        assert now == data or judge(now).case == "A"
-        kept = [v[2] for v in files_below(str(tmp_path / "home")).values() if v[2] == data]
-        assert kept
-        if now == data:
-            assert run(path).done
-        with Session.open(path) as session:
-            assert session.has("last")
-            assert not session.has("m2")
+        status = os.waitpid(pid, 0)[1]
+        check_after_a_failure(tmp_path, path, mode, data, bad)
+    assert stop_at > 20
 
 
 def test_F87_views_of_a_lost_head(tmp_path: Path) -> None:
