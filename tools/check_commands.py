@@ -226,8 +226,8 @@ def reindex(
             )
     if as_json:
         say_json([result.as_json() for result in done])
-    codes = {result.exit_code for result in done}
-    if any(codes):
+    codes = {result.exit_code for result in done} - {0}
+    if codes:
         context.exit(3 if codes == {3} else 1)
 
 

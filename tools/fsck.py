@@ -34,6 +34,8 @@ from treering.tools.findings import Checked, Counter, Finding
 from treering.tools.fsck_index import check_index
 from treering.tools.viewing import hint_of, is_alive, name_of, owner_note
 
+__all__ = ["Checked", "Finding", "check_session", "leftover", "temporaries"]
+
 _KINDS_OF_CASES: Final = {
     "B": "interior",
     "C": "interior",
@@ -137,13 +139,13 @@ def _take_verdict(result: Checked, found: Examination, *, in_use: bool) -> None:
         return
     if found.case == "E" and in_use:
         kind, what = "unfinished", "unfinished or torn: the session is in use"
-    then = None if kind == "unfinished" else _step(result, found)
+    step = None if kind == "unfinished" else _step(result, found)
     if found.beyond_count:
         what += f"; {found.beyond_count} good frames beyond"
     if found.case == "D":
         what += "; look for a newer copy first"
     offset, length = _extent(found)
-    result.findings.append(Finding(kind, result.path, what, offset, length, then))
+    result.findings.append(Finding(kind, result.path, what, offset, length, step))
 
 
 def _step(result: Checked, found: Examination) -> str:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.build import BLOB, ENTRY, STAGED, Maker, compact
+from support.stores import damaged_store
 from tools_helpers import Ran, fine, message, new_session, picture, process, run
 
+from treering.engine.errors import StorageError
 from treering.engine.session.session import Session
 from treering.index import schema
 from treering.tools import findings
+from treering.tools import fsck as tools_fsck
 
 VECTORS = Path(
     os.environ.get("TREERING_VECTORS") or Path(__file__).resolve().parents[3] / "shared/vectors"
@@ -412,12 +416,97 @@ class TestMany:
         home.mkdir(exist_ok=True)
         assert fine("fsck", "--json", home=home).json == []
 
-    def test_unreadable(self, home: Path) -> None:
-        """A session that cannot be opened is 'could not run' (3), unless others are damaged (1)."""
-        path = new_session(home, "a", session_id="u")
-        os.chmod(path, 0)
-        if os.geteuid() == 0:
-            pytest.skip("root reads files of mode 000")
-        assert run("fsck", "u", home=home).code == 3
-        (home / "sessions/plain.jsonl").write_text("{}")
-        assert run("fsck", "--all", home=home).code == 1
+    def test_leftovers_of_nobody(self, home: Path) -> None:
+        """A temporary journal whose session does not exist is a record of its own; no line sums
+        it up."""
+        new_session(home, "a", session_id="s")
+        (home / "sessions" / ".gone.0123abcd.new").write_bytes(b"unfinished")
+        records = fine("fsck", "--json", home=home).json
+        assert [record["session"] for record in records] == ["s", "gone"]
+        for record in records:
+            check_schema(record)
+        assert len(fine("fsck", home=home).lines) == 2
+
+
+class TestExitCodes:
+    """0 fine, 1 something needs action, 3 only what could not be looked at; of several sessions
+    1 goes before 3, and 3 before 0."""
+
+    @pytest.fixture
+    def codes(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+        """The exit code for sessions in these states, by names that say the state."""
+        for name in ("clean", "noted", "damaged", "refused"):
+            new_session(home, "one-one", "two-two", "three", session_id=name)
+        (home / "sessions" / ".noted.0123abcd.new").write_bytes(b"unfinished")
+        damaged = home / "sessions" / "damaged.jsonl"
+        flip(damaged, damaged.read_bytes().index(b"two-two"))
+        opened = tools_fsck.open_regular
+
+        def open_or_refuse(disk: Any, path: str, *, write: bool) -> Any:
+            if path.endswith("refused.jsonl"):
+                raise StorageError("cannot open the journal: Permission denied", path=path)
+            return opened(disk, path, write=write)
+
+        monkeypatch.setattr(tools_fsck, "open_regular", open_or_refuse)
+
+        def codes(*names: str) -> int:
+            text, as_json = (run("fsck", *names, *more, home=home) for more in ([], ["--json"]))
+            assert text.code == as_json.code
+            assert text.stderr == as_json.stderr == ""
+            assert [record["session"] for record in as_json.json] == list(names)
+            return text.code
+
+        return codes
+
+    @pytest.mark.parametrize(
+        ("names", "code"),
+        [
+            (["clean"], 0),
+            (["noted"], 0),
+            (["clean", "noted"], 0),
+            (["damaged"], 1),
+            (["clean", "damaged"], 1),
+            (["refused"], 3),
+            (["clean", "refused"], 3),
+            (["refused", "damaged"], 1),
+            (["damaged", "refused", "clean", "noted"], 1),
+        ],
+        ids=lambda value: "+".join(value) if isinstance(value, list) else str(value),
+    )
+    def test_of_sessions(self, names: list[str], code: int, codes: Callable[..., int]) -> None:
+        """The order of the sessions plays no part."""
+        assert codes(*names) == code
+        assert codes(*reversed(names)) == code
+
+    def test_of_a_selector_that_names_nothing(self, home: Path) -> None:
+        """One of them unknown: nothing is checked, one line, exit 1."""
+        new_session(home, "a", session_id="s")
+        ran = run("fsck", "s", "nothing", home=home)
+        assert (ran.code, ran.out) == (1, "")
+        assert ran.stderr.count("\n") == 1
+
+    def test_usage(self) -> None:
+        """2 is for the command line alone."""
+        assert run("fsck", "x", "--all").code == 2
+        assert run("fsck", "--jobs", "0").code == 2
+
+
+class TestSchema:
+    def test_of_every_state(self, tmp_path: Path) -> None:
+        """Version 1, member by member, on a store with every kind of trouble."""
+        records = run("fsck", "--index", "--json", home=damaged_store(tmp_path / "home")).json
+        assert len(records) > 30
+        kinds_seen = set()
+        for record in records:
+            check_schema(record)
+            kinds_seen |= set(kinds(record))
+            for finding in record["findings"]:
+                assert os.path.lexists(finding["file"])
+        assert kinds_seen >= findings.ACTIONS - {"unreadable"}
+        assert kinds_seen >= findings.NOTES - {"unfinished"}
+
+    def test_findings_cannot_be_made_wrong(self) -> None:
+        """An unknown kind, a note with a command, an action without one: mistakes of ours."""
+        for kind, step in (("unknown", None), ("gap", "treering x"), ("torn", None)):
+            with pytest.raises(AssertionError):
+                findings.Finding(kind, "/f", "what", next=step)

@@ -94,6 +94,27 @@ class TestRepair:
         assert (found["case"], found["kept"], found["done"]) == ("D", 1, True)
         assert fine("fsck", path).code == 0
 
+    def test_exit_codes(self, home: Path) -> None:
+        """0 done, nothing to do, or only asked; 1 refused; 2 usage; 3 in use. A dry run that would
+        be refused is refused in the same words."""
+        path = new_session(home, "one-one", "two-two", "three")
+        assert run("repair", path).code == 0
+        flip(path, Path(path).read_bytes().index(b"two-two"))
+        drop_indexes(home)
+        for mode in ("strict", "tail"):
+            dry = run("repair", path, "--mode", mode, "--dry-run")
+            ran = run("repair", path, "--mode", mode)
+            assert (dry.code, ran.code) == (1, 1)
+            assert dry.stderr == ran.stderr
+            assert dry.out == ran.out == ""
+        assert run("repair", path, "--dry-run").code == 0
+        assert run("repair", "nothing", home=home).code == 1
+        assert run("repair", path, "--mode", "x").code == 2
+        assert run("repair", path).code == 0
+        with Session.open(path):
+            assert run("repair", path).code == 3
+            assert run("repair", path, "--json").out == ""
+
     def test_header_by_journal_id(self, home: Path) -> None:
         """A damaged header is repaired; the id can be named."""
         path = new_session(home, "a")
@@ -301,7 +322,7 @@ class TestReadmit:
 
 class TestReindex:
     def test_all(self, home: Path) -> None:
-        """Old generations go, a new one is right; sessions in use are skipped with exit 1."""
+        """Old generations go, a new one is right; sessions in use are skipped with exit 3."""
         paths = [new_session(home, "a", "b", session_id=f"s{number}") for number in range(3)]
         index = home / "session-index"
         (index / "s0.1.sqlite3").write_bytes(b"garbage")
@@ -313,7 +334,7 @@ class TestReindex:
         fine("fsck", "--all", "--index", home=home)
         with Session.open(paths[1]):
             ran = run("reindex", "--all", "--json", home=home)
-        assert ran.code == 1
+        assert ran.code == 3
         assert [found["skipped"] for found in ran.json] == [False, True, False]
         with Session.open(paths[1]):
             assert run("reindex", "s1", home=home).code == 3
@@ -327,6 +348,28 @@ class TestReindex:
             "skipped",
             "rowsPerSecond",
         ]
+
+    def test_exit_codes(self, home: Path) -> None:
+        """0 fine, 3 in use, 1 damaged; of several 1 goes before 3 and 3 before 0."""
+        for name in ("clean", "used", "damaged"):
+            new_session(home, "one-one", "two-two", session_id=name)
+        damaged = home / "sessions" / "damaged.jsonl"
+        flip(damaged, damaged.read_bytes().index(b"one-one"))
+        for index in (home / "session-index").glob("damaged.*"):
+            index.unlink()
+        with Session.open(home / "sessions" / "used.jsonl"):
+            for names, code in (
+                (["clean"], 0),
+                (["used"], 3),
+                (["damaged"], 1),
+                (["clean", "used"], 3),
+                (["used", "damaged"], 1),
+                (["damaged", "clean", "used"], 1),
+            ):
+                for words in (names, names[::-1]):
+                    assert run("reindex", *words, home=home).code == code, words
+                    assert run("reindex", *words, "--json", home=home).code == code, words
+        assert run("reindex", home=home).code == 2
 
     def test_jobs(self, home: Path) -> None:
         """Processes share the work."""
