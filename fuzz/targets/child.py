@@ -1,4 +1,4 @@
-"""One process of a search: ``python -m treering.fuzz.targets.child NAME COUNTER [libFuzzer...]``.
+"""One process of a search: ``python -m treering.fuzz.targets.child PLACE COUNTER [libFuzzer...]``.
 
 The engine takes over the process and ends it, so it always runs in one of its own. How many inputs
 were executed is kept in a file that survives any end of the process.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from treering.fuzz.targets.registry import load
+from treering.fuzz.targets.registry import load_from
 from treering.fuzz.targets.target import Target
 
 COUNTER_DIGITS: Final = 20
@@ -61,18 +61,18 @@ def instrument(atheris: Any, target: Target) -> int:
     return count
 
 
-def main(name: str, counter: str, arguments: list[str]) -> None:
+def main(place: str, counter: str, arguments: list[str]) -> None:
     """Search until the engine's own limits end the process."""
     atheris = importlib.import_module("atheris")
-    target = load(name)
-    sys.stderr.write(f"{name}: {instrument(atheris, target)} functions are instrumented\n")
+    target = load_from(place)
+    sys.stderr.write(f"{place}: {instrument(atheris, target)} functions are instrumented\n")
     more: dict[str, Any] = {}
     if target.mutate is not None:
         mutate = target.mutate  # the engine puts its own mutator in place when it starts
         more["custom_mutator"] = lambda data, size_max, seed: mutate(
             data, size_max, seed, atheris.Mutate
         )
-    atheris.Setup([name, *arguments], counted(target.check, counter), **more)
+    atheris.Setup([place, *arguments], counted(target.check, counter), **more)
     atheris.Fuzz()
 
 

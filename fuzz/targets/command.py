@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,7 @@ def replay_inputs(names: tuple[str, ...], inputs: tuple[Path, ...], as_json: boo
             _say_how(one["target"], one["input"])
         click.echo(f"{done} inputs, {len(findings)} findings")
     if findings:
-        sys.exit(1)
+        raise click.exceptions.Exit(1)
 
 
 @command.command("run")
@@ -103,13 +102,15 @@ def run(
     if seconds is None and executions is None:
         seconds = 60
     folder = (folder or Path("treering-fuzz") / name).absolute()
-    outcome = search(Search(name, folder, seconds, executions, jobs, seed), load(name))
+    outcome = search(
+        Search(name, TARGETS[name].place, folder, seconds, executions, jobs, seed), load(name)
+    )
     if as_json:
         click.echo(json.dumps({"target": name, "folder": str(folder), **vars(outcome)}))
     else:
         _show(name, outcome)
     if outcome.findings:
-        sys.exit(1)
+        raise click.exceptions.Exit(1)
     if outcome.failed:
         raise _could_not_run(f"a process failed; see {outcome.failed[0]}")
 

@@ -100,7 +100,7 @@ def repaired(pieces: list[bytes], choice: int) -> bytes:
         how = wrong if number == odd else _WRONGS
         found = _U32.unpack_from(piece, 24)[0]
         if how == 3:
-            found = epoch ^ flipped
+            found = epoch ^ (1 if choice & 1 << 15 else flipped)
         elif found != epoch and (found < epoch or piece[4] != _EPOCH_OPEN):
             found = epoch
         head = (

@@ -25,6 +25,11 @@ TARGETS: Final = {
 
 def load(name: str) -> Target:
     """The target of that name, imported now."""
-    module, _, member = TARGETS[name].place.partition(":")
+    return load_from(TARGETS[name].place)
+
+
+def load_from(place: str) -> Target:
+    """The target at a place, ``module:name``, which need not be one of the table."""
+    module, _, member = place.partition(":")
     target: Target = getattr(importlib.import_module(module), member)
     return target

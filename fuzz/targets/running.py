@@ -68,6 +68,7 @@ class Search:
     """A search to be made. ``folder`` keeps what it learns, so that a later one goes on."""
 
     name: str
+    place: str
     folder: Path
     seconds: float | None
     executions: int | None
@@ -109,7 +110,7 @@ def search(order: Search, target: Target) -> Outcome:
             log = folder / "logs" / f"{first + job}.log"
             counters.append(folder / "counts" / str(first + job))
             arguments = _arguments(order, target, seed, job)
-            running.append((_start(order.name, counters[-1], arguments, log, scratch.name), log))
+            running.append((_start(order.place, counters[-1], arguments, log, scratch.name), log))
             outcome.seeds.append(seed)
             outcome.logs.append(str(log))
         ends = [(process.wait(), log) for process, log in running]
@@ -135,9 +136,9 @@ def count_in(counter: Path) -> int:
 
 
 def _start(
-    name: str, counter: Path, arguments: list[str], log: Path, scratch: str
+    place: str, counter: Path, arguments: list[str], log: Path, scratch: str
 ) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", _CHILD, name, str(counter), *arguments]
+    command = [sys.executable, "-m", _CHILD, place, str(counter), *arguments]
     with log.open("wb") as out:
         return subprocess.Popen(
             command,
@@ -157,14 +158,16 @@ def _arguments(order: Search, target: Target, seed: int, job: int) -> list[str]:
         f"-timeout={max(1, round(target.seconds_max))}",
         f"-rss_limit_mb={memory}",
         f"-artifact_prefix={folder}/findings/",
-        f"-dict={folder}/dictionary",
         # Small inputs alone would leave the scanner streams of one or two frames.
         "-reduce_inputs=0",
         "-print_final_stats=1",
     ]
+    if target.tokens:
+        arguments.append(f"-dict={folder}/dictionary")
     if order.executions is not None:
         share, rest = divmod(order.executions, order.jobs)
         arguments.append(f"-runs={share + (job < rest)}")
     if order.seconds is not None:
         arguments.append(f"-max_total_time={max(1, round(order.seconds))}")
-    return [*arguments, str(folder / "corpus"), str(CORPUS / order.name)]
+    seeds = CORPUS / order.name
+    return [*arguments, str(folder / "corpus"), *([str(seeds)] if seeds.is_dir() else [])]
