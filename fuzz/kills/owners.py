@@ -65,6 +65,8 @@ class Scene:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.crew = stage.crew
+        self.played = 0
+        """The number of the last round."""
 
     def blow(self, draw: random.Random) -> Blow:
         """A random moment."""
@@ -73,8 +75,15 @@ class Scene:
             return Moment(draw.random() * AFTER_ACK_S, word, draw.randint(1, 12))
         return Moment(draw.random() * self.within_s, word)
 
-    def round(self, number: int, blow: Blow | None = None) -> bool:
+    def play(self, number: int, blow: Blow | None = None) -> bool:
         """Play one round; whether somebody was killed."""
+        self.crew.forget()
+        self.stage.figures.rounds += 1
+        self.played = number
+        return self.round(number, blow)
+
+    def round(self, number: int, blow: Blow | None = None) -> bool:
+        """What happens in a round, and what must hold afterwards."""
         raise AssertionError(f"subclasses play round {number} with {blow}")
 
     def start(self, role: str, blow: Blow, **request: Any) -> Actor:

@@ -175,57 +175,68 @@ class Run:
 
     def _play_store(self, crew: Crew, store: int) -> None:
         settings, summary = self._settings, self.summary
-        lap, at = divmod(store, len(self._schedule))
-        name = self._schedule[at]
+        name, call = self._part(store)
+        title = name if call is None else f"{name}@{call}"
         folder = os.path.join(settings.folder, f"store-{store}")
         os.mkdir(folder)
-        home = os.path.join(folder, "home")
-        seed = f"{settings.seed}-{store}"
-        stage = Stage(crew, home, seed, self._onlookers, summary.figures)
-        killed_before, played = crew.killed.total(), 0
-        exact = None
+        seed, home = f"{settings.seed}-{store}", os.path.join(folder, "home")
+        killed_before, scene = crew.killed.total(), None
         try:
-            if name == EXACT:
-                visit = lap * _EXACT_SHARE + at - self._schedule.index(EXACT)
-                actor, call = EXACT_PAIRS[visit % len(EXACT_PAIRS)]
-                name, exact = f"{actor}@{call}", call
-                scene = SCENES[actor][0](stage)
-            else:
-                scene = SCENES[name][0](stage)
-            while self._goes_on() and played < self._most(scene, exact):
-                crew.forget()
-                played += 1
-                summary.figures.rounds += 1
-                blow = None if exact is None else Exactly(exact, played)
-                if not scene.round(played, blow) and exact is not None:
-                    summary.walked[name] = played - 1
-                    break
+            scene = SCENES[name][0](Stage(crew, home, seed, self._onlookers, summary.figures))
+            self._play_scene(scene, call, title)
         except CouldNotRunError:
             raise
         except Exception as error:
-            summary.failure = Failure(
-                f"{type(error).__name__}: {error}",
-                name,
-                store,
-                played,
-                settings.command(store, max(played, 1)),
-                folder,
-            )
+            played = 0 if scene is None else scene.played
+            command = settings.command(store, max(played, 1))
+            what = f"{type(error).__name__}: {error}"
+            summary.failure = Failure(what, title, store, played, command, folder)
         killed = crew.killed.total() - killed_before
         summary.kills += killed
-        if exact is None:
+        if call is None:
             summary.kills_by_scene[name] = summary.kills_by_scene.get(name, 0) + killed
         else:
-            exact_figures = summary.figures.exact
-            exact_figures[name] = exact_figures.get(name, 0) + killed
+            exact = summary.figures.exact
+            exact[title] = exact.get(title, 0) + killed
         if summary.failure is None:
             shutil.rmtree(folder)
-            self._tell(f"store {store}: {name}, {played} rounds, {killed} kills")
+            assert scene is not None
+            self._tell(f"store {store}: {title}, {scene.played} rounds, {killed} kills")
 
-    def _most(self, scene: Scene, exact: str | None) -> int:
-        if exact is not None:
-            return _EXACT_CALLS_MAX
-        return min(self._settings.per_store, scene.rounds_max)
+    def _part(self, store: int) -> tuple[str, str | None]:
+        """Which scene a store is about; for kills at chosen calls also which call."""
+        lap, at = divmod(store, len(self._schedule))
+        name = self._schedule[at]
+        if name != EXACT:
+            return name, None
+        visit = lap * _EXACT_SHARE + at - self._schedule.index(EXACT)
+        return EXACT_PAIRS[visit % len(EXACT_PAIRS)]
+
+    def _play_scene(self, scene: Scene, call: str | None, title: str) -> None:
+        if call is not None:
+            calls, to_the_end = walk(scene, call, _EXACT_CALLS_MAX, self._goes_on)
+            if to_the_end:
+                self.summary.walked[title] = calls
+            return
+        for number in range(1, 1 + min(self._settings.per_store, scene.rounds_max)):
+            if not self._goes_on():
+                break
+            scene.play(number)
+
+
+def walk(
+    scene: Scene, call: str, most: int, goes_on: Callable[[], bool] = lambda: True
+) -> tuple[int, bool]:
+    """Kill at the first call of that kind, the second, and so on.
+
+    Returns how many there are, and whether the last one was reached.
+    """
+    for when in range(1, most + 1):
+        if not goes_on():
+            return when - 1, False
+        if not scene.play(when, Exactly(call, when)):
+            return when - 1, True
+    return most, False
 
 
 def new_seed() -> int:
