@@ -104,14 +104,15 @@ def injections(calls: Sequence[Op], errors: Sequence[str]) -> Iterator[Injection
 def inject(flow: Flow, injection: Injection, seed: int, result: Injected) -> None:
     """Run the flow once with one injection, and judge what it left."""
     made: list[FaultyDisk] = []
-    recording = record(flow, seed, wrap=_keeping(made, injection.plant))
     result.injections += 1
-    why = _why(recording.error)
-    if recording.error is not None:
-        result.refused += 1
-    if why is None:
-        with SeededEnvironment(seed + 1) as environment:
-            why = _judge_end(flow, recording, seed, result, environment)
+    with flow.stage():
+        recording = record(flow, seed, wrap=_keeping(made, injection.plant))
+        why = _why(recording.error)
+        if recording.error is not None:
+            result.refused += 1
+        if why is None:
+            with SeededEnvironment(seed + 1) as environment:
+                why = _judge_end(flow, recording, seed, result, environment)
     if why is not None:
         log = made[0].log
         op = log[injection.at - 1] if 0 < injection.at <= len(log) else None

@@ -118,11 +118,12 @@ def inject_into(
 ) -> Injected:
     """All injections of one flow (each N-th, beginning with one that the seed chooses)."""
     flow = flow_named(name)
-    calls = calls_of(flow, seed)
-    result = Injected(name, len(calls))
-    ways = list(injections(calls, errors))[seed % every :: every] if only is None else [only]
-    for way in ways:
-        inject(flow, way, seed, result)
-        if len(result.findings) >= FINDINGS_MAX:
-            break
+    with flow.stage():
+        calls = calls_of(flow, seed)
+        result = Injected(name, len(calls))
+        ways = list(injections(calls, errors))[seed % every :: every] if only is None else [only]
+        for way in ways:
+            inject(flow, way, seed, result)
+            if len(result.findings) >= FINDINGS_MAX:
+                break
     return result

@@ -8,6 +8,7 @@ states with equal expectations are checked once.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ class Flow:
     is broken. Any exception counts."""
     advisory: tuple[str, ...] = ()
     """Ends of names of files that decide nothing: no state differs by them."""
+    stage: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    """Entered around a recording and around all checks, for what they need outside of the disk."""
 
 
 @dataclass
@@ -127,7 +130,7 @@ def record(
             )
         )
 
-    with SeededEnvironment(seed):
+    with flow.stage(), SeededEnvironment(seed):
         prepared = flow.prepare(disk, ledger)
         disk.volume.settle()
         freeze("before the first operation")
@@ -170,12 +173,12 @@ def explore(
         findings_max: findings after which to stop.
     """
     explored = Explored(flow.name, seed)
-    if recording is None:
-        recording = record(flow, seed)
-        if recording.error is not None:
-            raise recording.error
     seen: set[int] = set()
-    with SeededEnvironment(seed) as environment:
+    with flow.stage(), SeededEnvironment(seed) as environment:
+        if recording is None:
+            recording = record(flow, seed)
+            if recording.error is not None:
+                raise recording.error
         for point in recording.points:
             explored.moments += 1
             explored.possible += total(point.units())

@@ -16,8 +16,15 @@ from unittest import mock
 from treering.engine.journal import control, history, opening, publish, reader, recovery, writer
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import sync_folders, write_all
-from treering.engine.journal.format import FLAG_STAGED, Kind, digest_of, encode_file_header
+from treering.engine.journal.format import (
+    FLAG_STAGED,
+    Kind,
+    Watermark,
+    digest_of,
+    encode_file_header,
+)
 from treering.engine.journal.framing import FrameBuilder
+from treering.engine.session import session
 from treering.engine.transfer import exporting
 
 
@@ -347,6 +354,24 @@ def any_frame_behind_is_damage() -> Any:
             found.proven_by_beyond = sequence_min + 1
 
     return mock.patch.object(recovery, "_search_beyond", suspicious)
+
+
+# Indexing
+
+
+@fault("index-relaxed")
+def index_and_watermark_ahead() -> Any:
+    """The index and its watermark take up what no sync covers yet."""
+
+    def early(self: Any) -> bytes:
+        state = self._state
+        mark = Watermark(self.journal_id, state.sequence - 1, state.offset, state.revision)
+        return mark.encode()
+
+    return _all(
+        mock.patch.object(writer.JournalWriter, "encoded_watermark", early),
+        mock.patch.object(session.Session, "_synced_size", lambda self: self._writer.size),
+    )
 
 
 class _Same(bytes):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from treering.fuzz.explorer import Flow
 from treering.fuzz.flows.failing import failing_flows
 from treering.fuzz.flows.handmade import handmade_flows
+from treering.fuzz.flows.indexed import indexed_flows
 from treering.fuzz.flows.recovering import recover_flow, recover_flows
 from treering.fuzz.flows.sequences import sequence_flow, sequences
 from treering.fuzz.flows.whole import whole_flows
@@ -19,6 +20,7 @@ def single_flows() -> Iterator[Flow]:
     yield from whole_flows()
     yield from handmade_flows()
     yield from failing_flows()
+    yield from indexed_flows()
 
 
 def all_flows() -> Iterator[Flow]:

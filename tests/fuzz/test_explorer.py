@@ -91,7 +91,7 @@ def test_what_a_ledger_allows() -> None:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_planted_fault_is_found(name: str) -> None:
-    found = hunt(FAULTS[name], most=256)
+    found = hunt(FAULTS[name], most=32 if name.startswith("index") else 256)
     assert found.found_in is not None
 
 

@@ -13,17 +13,20 @@ from treering.fuzz.error_injection import Injected, Injection, calls_of, inject,
 from treering.fuzz.errors_command import default_flows, inject_into
 from treering.fuzz.explorer import explore
 from treering.fuzz.flows.catalogue import flow_named, single_flows
+from treering.fuzz.flows.indexed import indexed_flows
 from treering.fuzz.flows.recovering import BASES, EACH, torn_images
 from treering.fuzz.flows.sequences import sequences
 from treering.fuzz.planted import FAULTS
 
 SINGLE = [flow.name for flow in single_flows()]
+INDEXED = [flow.name for flow in indexed_flows()]  # SQLite's real files: 50 states a second
 LONGER = [flow.name for flow in sequences() if "+" in flow.name]
 
 
 @pytest.mark.parametrize("name", SINGLE)
 def test_no_crash_breaks_a_promise(name: str) -> None:
-    explored = explore(flow_named(name), most=256)
+    flow = flow_named(name)
+    explored = explore(flow, most=4 if name in INDEXED else 256)
     assert not explored.findings, explored.findings[0]
     assert explored.checked > 0
 
@@ -53,11 +56,14 @@ def test_no_second_crash_breaks_a_recovery(base: str) -> None:
 @pytest.mark.parametrize("name", default_flows())
 def test_no_failing_call_breaks_a_promise(name: str) -> None:
     errors = ("EIO", "ENOSPC")
-    ways = len(list(injections(calls_of(flow_named(name), 5), errors)))
-    result = inject_into(name, 5, errors, every=ways // 30)
+    flow = flow_named(name)
+    with flow.stage():
+        ways = len(list(injections(calls_of(flow, 5), errors)))
+    wanted = 6 if name in INDEXED else 30
+    result = inject_into(name, 5, errors, every=ways // wanted)
     assert not result.findings, result.findings[0]
-    assert result.injections >= 30
-    assert result.refused > 10
+    assert result.injections >= wanted
+    assert result.refused >= wanted // 3
 
 
 def test_every_call_with_every_error_is_in_the_list() -> None:
