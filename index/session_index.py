@@ -398,7 +398,9 @@ class SessionIndex(handle.Handle):
     @guarded
     def usage(self) -> dict[str, Usage]:
         """Totals per category. Token totals stop at 2**63 - 1."""
-        rows = self._db.execute("SELECT * FROM usage ORDER BY category").fetchall()
+        rows: list[tuple[Any, ...]] = self._db.execute(
+            "SELECT * FROM usage ORDER BY category"
+        ).fetchall()
         for row in rows:
             self._must_be(row, (str, int, int, int, int, int, float))
         return {category: Usage(*figures) for category, *figures in rows}

@@ -25,7 +25,7 @@ _SPLICED: Final = 0x80
 def dictionary() -> bytes:
     """A trained dictionary, the same in every process."""
     words = ("message", "toolResult", "assistant", "content", "timestamp", "parentId", "usage")
-    samples = [
+    samples: list[bytes | bytearray | memoryview] = [
         b'{"type":"%s","id":"%08x","text":"%s"}' % (
             words[n % 7].encode(), n * 2654435761 % 2**32, words[n * 3 % 7].encode() * (n % 5)
         )
