@@ -14,7 +14,12 @@ from treering.fuzz.syscalls.stores import Before, Place
 from treering.fuzz.syscalls.tracing import Call, Fault
 from treering.tools.fsck import check_session
 
-_SAID_UNKNOWN: Final = (b"unknown", b"it is visible now", b"it is in its place now", b"are appended again")
+_SAID_UNKNOWN: Final = (
+    b"unknown",
+    b"it is visible now",
+    b"it is in its place now",
+    b"are appended again",
+)
 """Words of the messages that leave open whether something was done."""
 
 _LASTING: Final = re.compile(

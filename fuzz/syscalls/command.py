@@ -52,9 +52,7 @@ class Search:
         for fault, when in self.sample(flow.name, list(wanted.faults(found))):
             self.one(flow, found, fault, when, figures)
 
-    def one(
-        self, flow: Flow, found: Profile, fault: Fault, when: int, figures: Figures
-    ) -> None:
+    def one(self, flow: Flow, found: Profile, fault: Fault, when: int, figures: Figures) -> None:
         """One run."""
         count = len(figures.failures)
         inject(self.bench, flow, found, fault, when, figures)
@@ -209,9 +207,7 @@ def command(
         kill = True
     elif at is not None and at_once is None:
         at_once = (False,)  # what a reproduction without --persistent means
-    wanted = Wanted(
-        errors=errors, kill=kill, call=call, at=at, how_long=at_once or (False, True)
-    )
+    wanted = Wanted(errors=errors, kill=kill, call=call, at=at, how_long=at_once or (False, True))
     flows = [FLOWS[name] for name in names or FLOWS]
     with Bench(cold=cold, plant=plant) as bench:
         search = Search(bench, every=every, seed=seed, say=warn if as_json else say)

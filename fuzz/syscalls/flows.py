@@ -137,9 +137,7 @@ def _all() -> Iterator[Flow]:
     yield Flow(
         "export", stores.good, lambda at: ["session", "export", good, "-o", at.export], _exported
     )
-    yield Flow(
-        "repair", stores.damaged, lambda _: ["repair", good], _repaired, settles=True
-    )
+    yield Flow("repair", stores.damaged, lambda _: ["repair", good], _repaired, settles=True)
     yield Flow("repair-torn", stores.torn, lambda _: ["repair", good], _cut)
     yield Flow(
         "readmit",

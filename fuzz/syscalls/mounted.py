@@ -108,7 +108,9 @@ def _full_commands(place: Place, acknowledged: list[str], draw: random.Random) -
     before = _read(place.journal)
     slack = -len(before) % _PAGE_BYTES
     good = stores.SESSION_ID
-    yield from refused(command(place, "session", "name", good, draw.randbytes(slack + 4096).hex()), 3)
+    yield from refused(
+        command(place, "session", "name", good, draw.randbytes(slack + 4096).hex()), 3
+    )
     if _read(place.journal) != before:
         yield "a refused command left bytes in the journal"
     for words in (["session", "new"], ["session", "import", place.source]):
@@ -184,7 +186,11 @@ def read_only(place: Place) -> Iterator[str]:
 
 def read_only_folders(place: Place) -> Iterator[str]:
     """One folder after the other: only what has to be in it is refused."""
-    for name, refuses in (("sessions", True), ("session-index", False), ("session-artifacts", True)):
+    for name, refuses in (
+        ("sessions", True),
+        ("session-index", False),
+        ("session-artifacts", True),
+    ):
         inner = place._replace(root=os.path.join(place.root, name))
         before = stores.prepare(inner, stores.torn)
         folder = os.path.join(inner.home, name)
@@ -273,6 +279,5 @@ CHECKS: Final[dict[str, Callable[[Place], Iterator[str]]]] = {
 
 if __name__ == "__main__":
     _place = Place(sys.argv[2])
-    for wrong in CHECKS[sys.argv[1]](_place):
-        print(json.dumps(wrong), flush=True)
-    print(json.dumps(None), flush=True)
+    for _wrong in (*CHECKS[sys.argv[1]](_place), None):
+        sys.stdout.write(json.dumps(_wrong) + "\n")

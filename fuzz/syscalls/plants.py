@@ -1,65 +1,44 @@
-"""Known faults, put into the engine on purpose: a search that cannot find them finds nothing."""
+"""Known faults for the processes whose calls fail: a search that cannot find them finds nothing.
+
+Those of :mod:`treering.fuzz.planted`, and more that swallow or misname an error of the system.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable
 from typing import Any, Final
+from unittest import mock
 
 from treering.engine.errors import StorageError, TreeringError
-from treering.engine.journal import disk, writer
-from treering.engine.journal.publish import NewJournal
+from treering.engine.journal import disk, publish, writer
+from treering.fuzz import planted
 
 
-def _swallowing(call: Callable[..., Any]) -> Callable[..., Any]:
-    def quiet(*arguments: Any, **more: Any) -> Any:
+def _folder_sync_ignored() -> contextlib.AbstractContextManager[Any]:
+    real = disk.LocalDisk.sync_folder
+
+    def quiet(self: disk.LocalDisk, path: str) -> None:
+        with contextlib.suppress(OSError):
+            real(self, path)
+
+    return mock.patch.object(disk.LocalDisk, "sync_folder", quiet)
+
+
+def _write_error_ignored() -> contextlib.AbstractContextManager[Any]:
+    real = disk.LocalFile.pwrite
+
+    def optimistic(self: disk.LocalFile, data: bytes | memoryview, offset: int) -> int:
         try:
-            return call(*arguments, **more)
-        except OSError as error:
-            return error.errno
-
-    return quiet
-
-
-def _ignore_sync_errors() -> None:
-    disk._fdatasync = _swallowing(disk._fdatasync)
-    disk._fsync = _swallowing(disk._fsync)
-
-
-def _ignore_folder_sync_errors() -> None:
-    disk.LocalDisk.sync_folder = _swallowing(disk.LocalDisk.sync_folder)  # type: ignore[method-assign]
-
-
-def _ignore_write_errors() -> None:
-    disk.LocalFile.pwrite = _counting(disk.LocalFile.pwrite)  # type: ignore[method-assign]
-
-
-def _counting(call: Callable[..., int]) -> Callable[..., int]:
-    def optimistic(file: Any, data: bytes, offset: int) -> int:
-        try:
-            return call(file, data, offset)
+            return real(self, data, offset)
         except OSError:
             return len(data)
 
-    return optimistic
+    return mock.patch.object(disk.LocalFile, "pwrite", optimistic)
 
 
-def _skip_syncs() -> None:
-    writer.JournalWriter._sync = lambda self: self._note_synced()  # type: ignore[method-assign]
-
-
-def _leave_failed_writes() -> None:
-    writer.JournalWriter._cut_back = lambda self, cause: self._note_synced()  # type: ignore[method-assign]  # noqa: ARG005
-
-
-def _cut_without_sync() -> None:
-    def cut(self: Any, cause: OSError) -> None:  # noqa: ARG001 (the writer's interface)
-        self._file.truncate(self._state.offset)
-        self._note_synced()
-
-    writer.JournalWriter._cut_back = cut  # type: ignore[method-assign]
-
-
-def _tell_unknown_as_refused() -> None:
+def _unknown_told_as_refused() -> contextlib.AbstractContextManager[Any]:
     real = writer.JournalWriter._sync
 
     def sync(self: Any) -> None:
@@ -68,38 +47,23 @@ def _tell_unknown_as_refused() -> None:
         except TreeringError as error:
             raise StorageError("nothing was stored", path=self._path) from error
 
-    writer.JournalWriter._sync = sync  # type: ignore[method-assign]
+    return mock.patch.object(writer.JournalWriter, "_sync", sync)
 
 
-def _leave_temporary_files() -> None:
-    NewJournal.abandon = lambda self: self._file.close()  # type: ignore[method-assign]
+def _temporary_file_left() -> contextlib.AbstractContextManager[Any]:
+    return mock.patch.object(publish.NewJournal, "abandon", lambda self: self._file.close())
 
 
-def _cut_before_quarantine_is_durable() -> None:
-    from treering.engine.journal import opening
-
-    opening.sync_folders = lambda *_: None
-    opening.make_folders = _make_without_sync
+def _close_error_told() -> contextlib.AbstractContextManager[Any]:
+    return mock.patch.object(disk, "_close", os.close)
 
 
-def _make_without_sync(on: disk.Disk, path: str, top: str) -> None:
-    real = disk.LocalDisk.sync_folder
-    disk.LocalDisk.sync_folder = lambda *_: None  # type: ignore[method-assign]
-    try:
-        disk.make_folders(on, path, top)
-    finally:
-        disk.LocalDisk.sync_folder = real  # type: ignore[method-assign]
-
-
-PLANTS: Final[dict[str, Callable[[], None]]] = {
-    "sync-errors-ignored": _ignore_sync_errors,
-    "folder-sync-errors-ignored": _ignore_folder_sync_errors,
-    "write-errors-ignored": _ignore_write_errors,
-    "no-sync": _skip_syncs,
-    "failed-write-left": _leave_failed_writes,
-    "cut-not-synced": _cut_without_sync,
-    "unknown-told-as-refused": _tell_unknown_as_refused,
-    "temporary-files-left": _leave_temporary_files,
-    "quarantine-not-synced": _cut_before_quarantine_is_durable,
+PLANTS: Final[dict[str, Callable[[], contextlib.AbstractContextManager[Any]]]] = {
+    **{name: fault.plant for name, fault in planted.FAULTS.items()},
+    "folder-sync-ignored": _folder_sync_ignored,
+    "write-error-ignored": _write_error_ignored,
+    "unknown-told-as-refused": _unknown_told_as_refused,
+    "temporary-file-left": _temporary_file_left,
+    "close-error-told": _close_error_told,
 }
-"""Name -> what puts the fault into this process, for good."""
+"""Name -> what puts the fault into this process as long as its context lasts."""

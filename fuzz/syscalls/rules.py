@@ -70,7 +70,9 @@ class Ledger:
             yield from self._cut(path, call)
         elif call.name in ("linkat", "link", "rename", "renameat", "renameat2") and ok:
             yield from self._named(call.name, paths[-2], paths[-1])
-        elif call.name == "openat" and ok and "O_CREAT" in call.text and paths[-1].endswith(".tail"):
+        elif (
+            call.name == "openat" and ok and "O_CREAT" in call.text and paths[-1].endswith(".tail")
+        ):
             self.names[os.path.dirname(paths[-1])] = False
 
     def _written(self, path: str, call: Call) -> None:

@@ -21,6 +21,7 @@ from treering.fuzz.syscalls.stores import Before, Place, prepare
 from treering.fuzz.syscalls.tracing import Call, Fault
 
 TIMEOUT_S: Final = 30.0
+_HUNG: Final = b"Traceback: it hung, and was killed"
 _CHANGING: Final = re.compile(rb"\d{4}-\d\d-\d\d[T ][\d:.]+Z?|\d+(\.\d)? k?B\b| +\d+ s\b")
 
 
@@ -63,7 +64,7 @@ class Bench:
 
     def __init__(self, *, cold: bool = False, plant: str | None = None) -> None:
         self.cold, self.plant = cold, plant
-        memory = "/dev/shm"  # noqa: S108 (a folder of our own is made in it)
+        memory = "/dev/shm"
         usable = os.path.isdir(memory) and os.access(memory, os.W_OK)
         self.folder = tempfile.mkdtemp(prefix="treering-syscalls-", dir=memory if usable else None)
         self._server: subprocess.Popen[bytes] | None = None
@@ -100,19 +101,13 @@ class Bench:
         limits: Limits | None = None,
     ) -> Ran:
         """The flow in a process, traced or not."""
-        out, err = (os.path.join(self.folder, name) for name in ("stdout", "stderr"))
-        if self.cold:
-            status, hung = self._run_cold(flow, place, strace, out, err)
-        else:
-            status, hung = self._run_warm(flow, place, strace, limits, out, err)
-        said = [_content(name) for name in (out, err)]
-        if hung:
-            said[1] += b"Traceback: it hung and was killed"
-        return Ran(status, *said)
+        return (
+            self._run_cold(flow, place, strace)
+            if self.cold
+            else self._run_warm(flow, place, strace, limits)
+        )
 
-    def _run_cold(
-        self, flow: Flow, place: Place, strace: list[str] | None, out: str, err: str
-    ) -> tuple[int, bool]:
+    def _run_cold(self, flow: Flow, place: Place, strace: list[str] | None) -> Ran:
         words = [sys.executable, "-m"]
         if flow.script is not None:
             words += ["treering.fuzz.syscalls.owner", flow.script, place.journal]
@@ -120,30 +115,25 @@ class Bench:
             words += ["treering.tools", *flow.command(place)]
         if strace is not None:
             words = [strace[0], "--seccomp-bpf", *strace[1:], *words]
-        with open(out, "wb") as stdout, open(err, "wb") as stderr:
-            environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-            process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=environment
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            done = subprocess.run(
+                words,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=TIMEOUT_S,
+                check=False,
+                env=environment,
             )
-            try:
-                return process.wait(TIMEOUT_S), False
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                return -9, True
+        except subprocess.TimeoutExpired:
+            return Ran(-9, b"", _HUNG)
+        # strace ends as the process did, by a signal of its own.
+        return Ran(done.returncode, done.stdout, done.stderr)
 
     def _run_warm(
-        self,
-        flow: Flow,
-        place: Place,
-        strace: list[str] | None,
-        limits: Limits | None,
-        out: str,
-        err: str,
-    ) -> tuple[int, bool]:
+        self, flow: Flow, place: Place, strace: list[str] | None, limits: Limits | None
+    ) -> Ran:
         request: dict[str, Any] = {
-            "out": out,
-            "err": err,
             "plant": self.plant,
             "strace": strace,
             "timeout_s": TIMEOUT_S,
@@ -156,7 +146,8 @@ class Bench:
         answer = self._ask(request)
         if "error" in answer:
             raise UnavailableError(f"strace cannot attach: {answer['error']}")
-        return answer["status"], answer["hung"]
+        err = answer["err"].encode("latin-1") + (_HUNG if answer["hung"] else b"")
+        return Ran(answer["status"], answer["out"].encode("latin-1"), err)
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._server is None:

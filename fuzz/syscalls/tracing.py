@@ -116,7 +116,9 @@ def program() -> str | None:
     return shutil.which("strace")
 
 
-def options(log: str, *, calls: tuple[str, ...] | None = None, inject: str | None = None) -> list[str]:
+def options(
+    log: str, *, calls: tuple[str, ...] | None = None, inject: str | None = None
+) -> list[str]:
     """The command line up to the program. ``calls`` None traces everything that can fail."""
     names = FAULTS if calls is None else dict.fromkeys((*_ALWAYS, *calls))
     traced = ",".join(f"?{name}" for name in names)

@@ -46,16 +46,15 @@ def import_everything() -> None:
     import treering.tools.viewing  # noqa: F401
 
 
-def child(request: dict[str, Any], gate: int) -> None:
+def child(request: dict[str, Any], gate: int, said: tuple[int, int]) -> None:
     """What the forked child does; never returns."""
     code = 70
     try:
-        for number, name in ((1, "out"), (2, "err")):
-            descriptor = os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        for number, descriptor in enumerate(said, 1):
             os.dup2(descriptor, number)
             os.close(descriptor)
         if request.get("plant"):
-            plants.PLANTS[request["plant"]]()
+            plants.PLANTS[request["plant"]]().__enter__()  # for the life of this process
         os.read(gate, 1)
         os.close(gate)
         _limit(request)
@@ -87,16 +86,22 @@ def _limit(request: dict[str, Any]) -> None:
 def serve_one(request: dict[str, Any]) -> dict[str, Any]:
     """Fork, attach, let go, wait."""
     reader, gate = os.pipe()
+    # Pipes: a limit on the size of files would limit files. What a flow prints fits into them.
+    out, err = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(gate)
-        child(request, reader)
-    os.close(reader)
+        for descriptor in (gate, out[0], err[0]):
+            os.close(descriptor)
+        child(request, reader, (out[1], err[1]))
+    for descriptor in (reader, out[1], err[1]):
+        os.close(descriptor)
     tracer: subprocess.Popen[bytes] | None = None
     try:
         if request.get("strace"):
             tracer = subprocess.Popen(
-                [*request["strace"], "-p", str(pid)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+                [*request["strace"], "-p", str(pid)],
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
             )
             assert tracer.stderr is not None
             said = tracer.stderr.readline()
@@ -105,9 +110,14 @@ def serve_one(request: dict[str, Any]) -> dict[str, Any]:
                 os.waitpid(pid, 0)
                 return {"error": said.decode("utf-8", "backslashreplace").strip()}
         os.write(gate, b".")
-        return _wait(pid, request["timeout_s"])
+        answer = _wait(pid, request["timeout_s"])
+        for name, (descriptor, _) in (("out", out), ("err", err)):
+            with open(descriptor, "rb", closefd=False) as pipe:
+                answer[name] = pipe.read().decode("latin-1")
+        return answer
     finally:
-        os.close(gate)
+        for descriptor in (gate, out[0], err[0]):
+            os.close(descriptor)
         if tracer is not None:
             tracer.wait(30)
             assert tracer.stderr is not None
