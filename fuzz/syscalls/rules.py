@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from treering.fuzz.syscalls.tracing import Call
@@ -31,6 +31,14 @@ class _Span:
     failed: bool = False
     closing: bool = False
     cut: bool = False
+
+    def outside(self, other: _Span) -> list[_Span]:
+        """What is left of it when ``other`` is written over it."""
+        if self.cut:
+            return [] if other.start <= self.start <= other.end else [self]
+        left = replace(self, end=min(self.end, other.start))
+        right = replace(self, start=max(self.start, other.end))
+        return [part for part in (left, right) if part.start < part.end]
 
 
 @dataclass
@@ -81,7 +89,7 @@ class Ledger:
             return
         start = int(found[2])
         new = _Span(start, start + call.result, closing=_EPOCH_CLOSE in call.text)
-        kept = [s for s in self.spans.get(path, []) if not new.start <= s.start <= s.end <= new.end]
+        kept = [part for span in self.spans.get(path, []) for part in span.outside(new)]
         self.spans[path] = [*kept, new]
 
     def _synced(self, path: str, *, ok: bool) -> None:
