@@ -53,6 +53,9 @@ def child(request: dict[str, Any], gate: int, said: tuple[int, int]) -> None:
         for number, descriptor in enumerate(said, 1):
             os.dup2(descriptor, number)
             os.close(descriptor)
+        # The old ones remember what the descriptors of the server could do.
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         if request.get("plant"):
             plants.PLANTS[request["plant"]]().__enter__()  # for the life of this process
         os.read(gate, 1)
