@@ -67,6 +67,8 @@ class EntryReader:
         make, cls = tuple.__new__, Entry
         found = []
         for seq, key, own, parent, depth, name, time, offset, stored, raw, revision, mark in rows:
+            if key.__class__ is not str:
+                raise TypeError(f"{key!r} as an id")
             pair = names.get(name) or self._name(name)
             state = mark & STATE
             found.append(
@@ -90,6 +92,8 @@ class EntryReader:
         pair = self.db.execute("SELECT kind, role FROM name WHERE id=?", (number,)).get
         if pair is None:
             raise IndexFault(self.file, f"kind {number} has no name")
+        if not isinstance(pair, tuple) or not isinstance(pair[0], str):
+            raise IndexFault(self.file, f"kind {number} has the name {pair!r}")
         if len(self._names) > 4096:
             self._names.clear()
         known: tuple[str, str | None] = pair

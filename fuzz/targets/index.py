@@ -171,6 +171,9 @@ def _question(path: str, *, readonly: bool) -> None:
             if identity is not None:
                 _is_plausible((identity, index.position(), index.watermark()))
             _types("leaf", index.leaf(), (int, int | None))
+        with contextlib.suppress(IndexFault, IndexBusy):
+            for entry in index.entries(limit=100):
+                _types("entry", (entry.id, entry.kind), (str, str))
         for ask in _QUESTIONS:
             with contextlib.suppress(IndexFault, IndexBusy):
                 ask(index)
