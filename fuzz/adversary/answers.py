@@ -42,9 +42,7 @@ class Shown(NamedTuple):
 
 def shown(entry: Entry) -> Shown:
     """The comparable part of an entry."""
-    return Shown(
-        entry.sequence, entry.id, entry.raw, entry.flags, entry.unresolved, entry.revision
-    )
+    return Shown(entry.sequence, entry.id, entry.raw, entry.flags, entry.unresolved, entry.revision)
 
 
 def answers_of(reads: Reads) -> Answers:

@@ -36,9 +36,9 @@ class CountOrAll(click.ParamType):
         """The number; -1 for all."""
         if value in ("all", -1):
             return -1
-        if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()):
-            return int(value)
-        self.fail(f"{value!r} is neither a number nor 'all'", param, ctx)
+        if not isinstance(value, int) and not (isinstance(value, str) and value.isdecimal()):
+            self.fail(f"{value!r} is neither a number nor 'all'", param, ctx)
+        return int(value)
 
 
 @click.command()
@@ -51,6 +51,7 @@ class CountOrAll(click.ParamType):
 )
 @click.option("--flips", type=CountOrAll(), help="Bits to flip one by one.  [default: 1000]")
 @click.option("--places", type=CountOrAll(), help="Sectors, pages and cuts.  [default: 150]")
+@click.option("--faults", type=CountOrAll(), help="Calls of SQLite that fail.  [default: 150]")
 @click.option("--seed", default=0, show_default=True, help="Of every choice.")
 @click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Processes.")
 @click.option(
@@ -67,6 +68,7 @@ def command(
     patterns: tuple[str, ...],
     flips: int | None,
     places: int | None,
+    faults: int | None,
     seed: int,
     jobs: int,
     scratch: str | None,
@@ -87,7 +89,7 @@ def command(
     with tempfile.TemporaryDirectory(prefix="treering-index-", dir=scratch) as folder:
         bench = make_bench(folder, seed)
         summary = Summary(seed)
-        work = _plan(bench, summary, patterns, flips, places)
+        work = _plan(bench, summary, patterns, (flips, places, faults))
         _run(bench, summary, work, jobs=jobs, as_json=as_json)
     _report(summary, as_json=as_json)
     if summary.broken:
@@ -104,24 +106,26 @@ def _plan(
     bench: Bench,
     summary: Summary,
     patterns: tuple[str, ...],
-    flips: int | None,
-    places: int | None,
+    asked: tuple[int | None, int | None, int | None],
 ) -> list[Job]:
     """The jobs. What is not asked for is left out when an attack is named."""
     try:
         named = named_trials(patterns, list(bench.samples))
     except Invalid as error:
         raise click.BadParameter(str(error), param_hint="--attack") from error
-    if patterns:
-        flips, places = flips or 0, places or 0
-    flips, places = 1_000 if flips is None else flips, 150 if places is None else places
-    work = [Job(trial) for trial in named]
+    usual = (0, 0, 0) if patterns else (1_000, 150, 150)
+    flips, places, faults = (
+        default if count is None else count for count, default in zip(asked, usual, strict=True)
+    )
+    seed = summary.seed
     if places:
-        chosen = place_trials(bench, None if places < 0 else places, summary.seed)
-        work += [Job(trial) for trial in chosen]
+        named += place_trials(bench, None if places < 0 else places, seed)
+    if faults:
+        named += fault_trials(bench, None if faults < 0 else faults, seed)
+    work = [Job(trial) for trial in dict.fromkeys(named)]
     if flips:
         summary.flips_of = bench.flip_bench().bits
-        work += flip_jobs(summary.flips_of, None if flips < 0 else flips, summary.seed)
+        work += flip_jobs(summary.flips_of, None if flips < 0 else flips, seed)
     return work
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import fnmatch
+import itertools
 import os
 import random
 import shutil
@@ -19,6 +20,13 @@ from typing import Any, Final
 from treering.engine.errors import Invalid
 from treering.fuzz.adversary import other_times as _other_times
 from treering.fuzz.adversary.attacks import ATTACKS, BOTH, Attack, When
+from treering.fuzz.adversary.fault_trials import (
+    Fault,
+    count_calls,
+    fault_of,
+    names_of_faults,
+    run_fault_trial,
+)
 from treering.fuzz.adversary.flips import FlipBench
 from treering.fuzz.adversary.places import names_of_places, place_attack
 from treering.fuzz.adversary.samples import Sample, make_samples
@@ -35,6 +43,7 @@ PLACES_SAMPLES: Final = ("branched", "plain")
 """Whose files are attacked place by place: one has pages that only a long label fills."""
 
 FLIPPED_SAMPLE: Final = "plain"
+FAULTED_SAMPLE: Final = "plain"
 
 
 @dataclass(frozen=True)
@@ -128,12 +137,16 @@ class Bench:
         Raises:
             Invalid: there is no such trial.
         """
-        sample, attack, when = parse(name)
-        if sample not in self.samples:
-            raise Invalid(f"no sample {sample!r}; there are {', '.join(self.samples)}")
+        sample_name, cause, when = parse(name)
+        sample = self.samples.get(sample_name)
+        if sample is None:
+            raise Invalid(f"no sample {sample_name!r}; there are {', '.join(self.samples)}")
+        other = self.other_than(sample_name)
         folder = os.path.join(self.folder, f"trial-{os.getpid()}")
+        if isinstance(cause, Fault):
+            return run_fault_trial(folder, cause, sample, other, when)
         seed = random.Random(f"{self.seed} {name}").getrandbits(32)
-        return run_trial(folder, attack, self.samples[sample], self.other_than(sample), when, seed)
+        return run_trial(folder, cause, sample, other, when, seed)
 
     def flip_bench(self) -> FlipBench:
         """Where bits are flipped: made once."""
@@ -153,23 +166,29 @@ class Bench:
         finally:
             scene.remove()
 
+    def calls(self, when: When) -> Counter[str]:
+        """What SQLite calls in a trial without a fault."""
+        folder = os.path.join(self.folder, f"count-{os.getpid()}")
+        sample = self.samples[FAULTED_SAMPLE]
+        return count_calls(folder, sample, self.other_than(FAULTED_SAMPLE), when)
 
-def parse(name: str) -> tuple[str, Attack, When]:
-    """Sample, attack and moment of a trial's name.
+
+def parse(name: str) -> tuple[str, Attack | Fault, When]:
+    """Sample, attack or fault, and moment of a trial's name.
 
     Raises:
         Invalid: there is no such attack or moment.
     """
     sample, _, rest = name.partition("/")
-    attack_name, _, when = rest.rpartition("/")
-    attack = ATTACKS.get(attack_name) or place_attack(attack_name)
-    if attack is None:
-        raise Invalid(f"no attack {attack_name!r} (in {name!r})")
+    cause_name, _, when = rest.rpartition("/")
+    cause = ATTACKS.get(cause_name) or place_attack(cause_name) or fault_of(cause_name)
+    if cause is None:
+        raise Invalid(f"no attack {cause_name!r} (in {name!r})")
     if when == "before":
-        return sample, attack, "before"
-    if when == "while" and not attack.only_before:
-        return sample, attack, "while"
-    raise Invalid(f"no moment {when!r} for {attack_name!r}: before or while")
+        return sample, cause, "before"
+    if when == "while" and not (isinstance(cause, Attack) and cause.only_before):
+        return sample, cause, "while"
+    raise Invalid(f"no moment {when!r} for {cause_name!r}: before or while")
 
 
 def named_trials(patterns: Sequence[str], samples: Sequence[str]) -> list[str]:
@@ -191,7 +210,7 @@ def named_trials(patterns: Sequence[str], samples: Sequence[str]) -> list[str]:
         if pattern.count("/") == 2 and "*" not in pattern:
             parse(pattern)
             found = [pattern]
-        elif place_attack(pattern) is not None:
+        elif place_attack(pattern) is not None or fault_of(pattern) is not None:
             found = [f"{FLIPPED_SAMPLE}/{pattern}/{when}" for when in BOTH]
         else:
             found = [
@@ -200,7 +219,9 @@ def named_trials(patterns: Sequence[str], samples: Sequence[str]) -> list[str]:
                 if fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(name.split("/")[1], pattern)
             ]
         if not found:
-            raise Invalid(f"no attack {pattern!r}", next_step="the section of docs/fuzz.md names them")
+            raise Invalid(
+                f"no attack {pattern!r}", next_step="the section of docs/fuzz.md names them"
+            )
         chosen += found
     return list(dict.fromkeys(chosen))
 
@@ -216,6 +237,22 @@ def place_trials(bench: Bench, count: int | None, seed: int) -> list[str]:
     if count is None or count >= len(every):
         return every
     return random.Random(f"{seed} places").sample(every, count)
+
+
+def fault_trials(bench: Bench, count: int | None, seed: int) -> list[str]:
+    """All faults of all calls, or so many: some of each kind of call before more of one."""
+    every = [
+        name for when in BOTH for name in names_of_faults(bench.calls(when), when, FAULTED_SAMPLE)
+    ]
+    if count is None or count >= len(every):
+        return every
+    draw = random.Random(f"{seed} faults")
+    draw.shuffle(every)
+    kinds: dict[str, list[str]] = {}
+    for name in every:
+        kinds.setdefault(name.partition(":")[0], []).append(name)
+    in_turn = itertools.zip_longest(*kinds.values())
+    return [name for names in in_turn for name in names if name is not None][:count]
 
 
 def flip_jobs(bits: int, count: int | None, seed: int) -> list[Job]:

@@ -182,7 +182,10 @@ def _imported(home: str) -> Made:
         user(id=None, parentId="b"),
         make.of("label", id="l", parentId="a", targetId="b", label="which b"),
         make.of("label", id="m", parentId="a", targetId="not there", label="waits"),
-        *(make.assistant("tail", id=f"t{n}", parentId=f"t{n - 1}" if n else "later") for n in range(9)),
+        *(
+            make.assistant("tail", id=f"t{n}", parentId=f"t{n - 1}" if n else "later")
+            for n in range(9)
+        ),
     ]
     for line in lines:
         if line.get("id", "") is None:

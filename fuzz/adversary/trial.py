@@ -134,7 +134,7 @@ def _while(scene: Scene, attack: Attack) -> str:
         attack.do(scene.target)
         appended += append_some(session, "c")
         require_journal(scene)
-        right = _truth(scene)
+        right = truth(scene)
         outcome = _outcome_of(session, right, believable="while" in attack.believed)
         if outcome != BELIEVED:
             same_answers(session, right, "the owner, asked again,")
@@ -155,7 +155,7 @@ def _refusal(scene: Scene) -> str:
         else:
             raise PromiseBroken(f"{attempt} hides that acknowledged entries are gone")
     require(Path(scene.path).read_bytes() == cut, "the refusal changed the journal")
-    right = _truth(scene)
+    right = truth(scene)
     with promised("a view opens"), SessionView.open(scene.path) as view:
         require(view.report.case == "D", "the view does not say what is gone")
         same_answers(view, right, "the view")
@@ -198,19 +198,17 @@ def require_journal(scene: Scene) -> None:
     require(start == scene.sample.journal, "the handling changed the journal")
 
 
-def _truth(scene: Scene) -> Answers:
+def truth(scene: Scene) -> Answers:
     """What a view of a copy answers that has no index beside it."""
     copy = scene.without_index()
     with promised("a view without an index opens"), SessionView.open(copy) as view:
         return answers_of(view)
 
 
-def _afterwards(
-    scene: Scene, attack: Attack, when: When, outcome: str, appended: list[str]
-) -> str:
+def _afterwards(scene: Scene, attack: Attack, when: When, outcome: str, appended: list[str]) -> str:
     """Everything is there, the next owner is right, and the index is or can be made whole."""
     require_journal(scene)
-    right = _truth(scene)
+    right = truth(scene)
     there = {entry.id for entry in right["entries"]}
     require(there.issuperset(appended), "an acknowledged entry is gone")
     if attack.blocks:
