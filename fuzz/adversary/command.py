@@ -15,6 +15,7 @@ from treering.fuzz.adversary.runs import (
     Bench,
     Job,
     Summary,
+    fault_trials,
     flip_jobs,
     make_bench,
     named_trials,
