@@ -10,12 +10,13 @@ import importlib
 import inspect
 import mmap
 import sys
+import time
 from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from treering.fuzz.targets.registry import load_from
-from treering.fuzz.targets.target import Target
+from treering.fuzz.targets.target import Broken, Target
 
 COUNTER_DIGITS: Final = 20
 
@@ -34,19 +35,23 @@ def functions_of(module: ModuleType) -> Iterator[FunctionType]:
                     yield one
 
 
-def counted(check: Callable[[bytes], None], path: str) -> Callable[[bytes], None]:
-    """The check, and in the file how many inputs it has taken."""
+def counted(target: Target, path: str) -> Callable[[bytes], None]:
+    """The target's check within its time, and in the file how many inputs it has taken."""
     with open(path, "w+b") as file:
         file.write(b"0" * COUNTER_DIGITS + b"\n")
         file.flush()
         note = mmap.mmap(file.fileno(), COUNTER_DIGITS + 1)
+    check, seconds_max, clock = target.check, target.seconds_max, time.process_time
     done = 0
 
     def one_input(data: bytes) -> None:
         nonlocal done
         done += 1
         note[:COUNTER_DIGITS] = b"%020d" % done
+        started = clock()
         check(data)
+        if clock() - started > seconds_max:
+            raise Broken(f"it takes more than {seconds_max} s of processor time")
 
     return one_input
 
@@ -72,7 +77,7 @@ def main(place: str, counter: str, arguments: list[str]) -> None:
         more["custom_mutator"] = lambda data, size_max, seed: mutate(
             data, size_max, seed, atheris.Mutate
         )
-    atheris.Setup([place, *arguments], counted(target.check, counter), **more)
+    atheris.Setup([place, *arguments], counted(target, counter), **more)
     atheris.Fuzz()
 
 

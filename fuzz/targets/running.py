@@ -19,6 +19,10 @@ from treering.fuzz.targets.target import Target, dictionary_lines
 CORPUS: Final = Path(__file__).parent / "corpus"
 
 _CHILD: Final = "treering.fuzz.targets.child"
+_HUNG_S: Final = 300
+"""Real time after which an input is taken to hang. Processor time is bounded by each target, but a
+machine with other work to do may take very long to give it."""
+
 _PROCESS_MEMORY_MB: Final = 512
 """What the interpreter, the engine and the search itself may take, besides the target."""
 
@@ -155,7 +159,7 @@ def _arguments(order: Search, target: Target, seed: int, job: int) -> list[str]:
     arguments = [
         f"-seed={seed}",
         f"-max_len={target.bytes_max}",
-        f"-timeout={max(1, round(target.seconds_max))}",
+        f"-timeout={_HUNG_S}",
         f"-rss_limit_mb={memory}",
         f"-artifact_prefix={folder}/findings/",
         # Small inputs alone would leave the scanner streams of one or two frames.

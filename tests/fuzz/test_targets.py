@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support import build
 
 from treering.engine.journal import payload as payload_module
 from treering.engine.journal import reader
@@ -245,6 +246,17 @@ def test_too_much_time_or_memory_is_a_finding() -> None:
     roomy = Target(large, modules=())
     assert replay(roomy, b"") is None
     assert "memory" in str(replay(dataclasses.replace(roomy, memory_bytes_max=1_000_000), b""))
+
+
+def test_a_length_beyond_the_file_costs_a_search_nothing() -> None:
+    """Found by a search: a lost file header and one wrong bit made a small journal unreadable."""
+    maker = build.Maker().started()
+    data = bytearray(bytes(128) + maker.body)
+    data[128 + 9] ^= 0x80  # the stored length of the first frame is 32 KiB more than the file has
+    found = build.look(bytes(data))
+    assert found.case == "F"
+    assert found.journal_id == build.ID
+    assert len(found.beyond) == len(maker.frames) - 1
 
 
 # Mutations
