@@ -200,7 +200,7 @@ def published_length_first() -> Any:
     return mock.patch.object(publish.NewJournal, "_seal", seal)
 
 
-@fault("repair")
+@fault("repair-*")
 def repair_keeps_nothing() -> Any:
     """A repaired journal replaces the damaged one, which is not linked aside."""
 
@@ -214,7 +214,7 @@ def repair_keeps_nothing() -> Any:
     return mock.patch.object(publish.NewJournal, "replace", replace)
 
 
-@fault("repair")
+@fault("repair-*")
 def aside_not_synced() -> Any:
     """The damaged journal's second name is not durable when its first goes to another."""
     syncing = sync_folders

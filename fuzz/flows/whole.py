@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from importlib.resources import as_file, files
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
+from unittest import mock
 
 from treering.engine.errors import Damaged, TreeringError
+from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import Disk
+from treering.engine.journal.format import Kind
+from treering.engine.journal.repair_modes import RepairMode
+from treering.engine.session.readmission import readmit
 from treering.engine.session.repairing import repair
 from treering.engine.session.session import Session
+from treering.engine.transfer import importing
 from treering.engine.transfer.exporting import export_jsonl, jsonl_lines
-from treering.engine.transfer.importing import import_session
 from treering.fuzz.explorer import Broken, Flow
 from treering.fuzz.flows.world import (
     ADVISORY,
@@ -36,6 +42,7 @@ EXPORTED_PATH: Final = "/sim/exported.jsonl"
 DAMAGED: Final = "damaged"
 REPAIRED: Final = "repaired"
 EXPORTED: Final = "exported"
+LEFT_OUT: Final = "left out"
 
 
 def ground(disk: SimDisk, ledger: Ledger) -> None:
@@ -59,20 +66,68 @@ def requests(disk: Any, ledger: Ledger, _: object) -> None:
     run_verbs(world, (World.append, World.request, World.append, World.request))
 
 
-def _import(disk: Disk) -> list[bytes]:
-    """Import a sample; the bytes of its entries."""
-    with as_file(files("treering.tools") / "samples" / "tree-rings.jsonl") as source:
-        import_session(source, cwd="/w", home_dir=STORE.top, disk=disk)
-        return source.read_bytes().splitlines()[1:]
+def readmitting(disk: Any, ledger: Ledger, _: object) -> None:
+    """Entries of a cut tail are taken back, all or none."""
+    world = World(disk, ledger)
+    world.own()
+    raws = [entry("back1"), entry("back2", parentId="back1")]
+    assert world.session is not None
+    with world.attempting(*raws, atomic=True):
+        readmit(world.session, [Record(Kind.ENTRY, raw) for raw in raws])
+    world.append()
+    world.close()
 
 
-def importing(disk: Any, ledger: Ledger, _: object) -> None:
-    """A small import."""
-    sample = files("treering.tools") / "samples" / "tree-rings.jsonl"
-    lines = sample.read_bytes().splitlines()[1:]
-    with ledger.attempt(*lines, atomic=True, unknown=(TreeringError,)):
-        _import(disk)
-    ledger.remember(EXISTS, True)
+@contextlib.contextmanager
+def _source(lines: Sequence[bytes]) -> Iterator[str]:
+    """A file to import, outside of the simulated disk."""
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
+        file.write(b"".join(line + b"\n" for line in lines))
+        file.flush()
+        yield file.name
+
+
+class Importing:
+    """An import, which is there whole or not at all."""
+
+    def __init__(self, entries: int, *, salvage: bool = False, dictionary: bool = False) -> None:
+        header = b'{"type":"session","version":3,"id":"old","timestamp":"2024-12-03T14:00:00.000Z"}'
+        self.entries = [entry(f"i{n}", f"number {n * n} " * (n % 7)) for n in range(entries)]
+        self._lines = [header, *self.entries]
+        if salvage:
+            self._lines[2:2] = [b'{"type":"custom","id":"half']
+        self._salvage = salvage
+        self._dictionary_from = 1 if dictionary else 1 << 40
+
+    def once(self, disk: Disk) -> str | None:
+        """Do it; where the bytes are that were left out."""
+        with (
+            _source(self._lines) as path,
+            mock.patch.object(importing, "DICTIONARY_FROM_JSON_BYTES", self._dictionary_from),
+        ):
+            done = importing.import_session(
+                path, cwd="/w", home_dir=STORE.top, salvage=self._salvage, disk=disk
+            )
+        return done.quarantine
+
+    def run(self, disk: Any, ledger: Ledger, _: object) -> None:
+        """Tell the ledger. An error may come from the sync of a name that is there already."""
+        with ledger.attempt(*self.entries, atomic=True, unknown=(TreeringError,)):
+            left_out = self.once(disk)
+        ledger.remember(EXISTS, True)
+        ledger.remember(LEFT_OUT, left_out)
+
+    def flow(self, name: str) -> Flow:
+        """The flow of this import."""
+        session = SessionCheck(IMPORTED_PATH, self.once)
+
+        def check(disk: SimDisk, expectation: Expectation) -> None:
+            kept = expectation.fact(LEFT_OUT)
+            if isinstance(kept, str) and not disk.read_file(kept):
+                raise Broken("what an import left out is gone")
+            session(disk, expectation)
+
+        return Flow(name, ground, self.run, check, ADVISORY)
 
 
 def exporting(disk: Any, ledger: Ledger, _: object) -> None:
@@ -110,23 +165,29 @@ def damaged(disk: SimDisk, ledger: Ledger) -> None:
     ledger.remember(DAMAGED, bytes(data))
 
 
-def repairing(disk: Any, ledger: Ledger, _: object) -> None:
+class Repairing:
     """Repair, and go on with what came out."""
-    repair(PATH, disk=disk)
-    ledger.remember(REPAIRED, True)
-    world = World(disk, ledger)
-    world.append()
-    world.close()
 
-
-class RepairCheck:
-    """The damaged journal as it was, or the repaired one whole with the old one kept."""
-
-    def __init__(self) -> None:
+    def __init__(self, mode: RepairMode) -> None:
+        self._mode: RepairMode = mode
         self._repaired = SessionCheck()
 
-    def __call__(self, disk: SimDisk, expectation: Expectation) -> None:
-        """Raise when it is neither, and when repairing (again) does not help."""
+    def prepare(self, disk: SimDisk, ledger: Ledger) -> None:
+        """Damage in the middle; in mode ``prefix`` only what is before it will be there."""
+        damaged(disk, ledger)
+        if self._mode == "prefix":
+            ledger.begin([entry("first")])
+
+    def run(self, disk: Any, ledger: Ledger, _: object) -> None:
+        """Repair once."""
+        repair(PATH, mode=self._mode, disk=disk)
+        ledger.remember(REPAIRED, True)
+        world = World(disk, ledger, prefix="later")
+        world.append()
+        world.close()
+
+    def check(self, disk: SimDisk, expectation: Expectation) -> None:
+        """The damaged journal as it was, or the repaired one whole with the old one kept."""
         if not disk.exists(PATH):
             raise Broken("the session is gone")
         damaged_bytes = expectation.fact(DAMAGED)
@@ -136,7 +197,7 @@ class RepairCheck:
             try:
                 Session.open(PATH, disk=disk).close()
             except Damaged:
-                repair(PATH, disk=disk)
+                repair(PATH, mode=self._mode, disk=disk)
             else:
                 raise Broken("damage in the middle was not refused")
         if not any(disk.read_file(path) == damaged_bytes for path in quarantined(disk)):
@@ -148,6 +209,12 @@ def whole_flows() -> Iterator[Flow]:
     """All of them."""
     yield Flow("create", ground, create, SessionCheck(remake=create_session), ADVISORY)
     yield Flow("requests", make_session, requests, SessionCheck(), ADVISORY)
-    yield Flow("import", ground, importing, SessionCheck(IMPORTED_PATH, _import), ADVISORY)
+    yield Flow("readmit", make_session, readmitting, SessionCheck(), ADVISORY)
+    yield Importing(6).flow("import")
+    yield Importing(5, salvage=True).flow("import-salvage")
+    yield Importing(420, dictionary=True).flow("import-dictionary")
     yield Flow("export", make_session, exporting, check_export, ADVISORY)
-    yield Flow("repair", damaged, repairing, RepairCheck(), ADVISORY)
+    modes: tuple[RepairMode, ...] = ("salvage", "prefix")
+    for mode in modes:
+        repairing = Repairing(mode)
+        yield Flow(f"repair-{mode}", repairing.prepare, repairing.run, repairing.check, ADVISORY)
