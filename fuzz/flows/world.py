@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from treering.engine.journal.opening import Opened, open_for_writing
 from treering.engine.journal.reader import FileBytes
 from treering.engine.journal.writer import JournalWriter
 from treering.engine.session.session import Session
+from treering.engine.session.view import SessionView
 from treering.fuzz.explorer import Broken
 from treering.fuzz.ledger import Expectation, Ledger
 from treering.fuzz.simdisk import SimDisk
@@ -265,11 +267,27 @@ class SessionCheck:
             self._remake(disk)
             return
         before = disk.read_file(self._path)
+        viewed = self._view(disk, before)
         opened, found = open_journal(disk, self._path)
         _compare(found, expectation)
+        if viewed is not None and viewed != [item for item in found if isinstance(item, bytes)]:
+            raise Broken(f"a view shows {len(viewed)} entries, its owner {_named(found)}")
         cut = _check_cut(disk, before, disk.read_file(self._path), opened)
         self._check_session(disk, found)
         _check_next_append(disk, opened, found, cut)
+
+    def _view(self, disk: SimDisk, before: bytes) -> list[bytes] | None:
+        """What a reader shows that owns nothing, changes nothing; of every fourth journal."""
+        if zlib.crc32(before) % 4:
+            return None
+        changes: list[str] = []
+        disk.observer = changes.append
+        with SessionView.open(self._path, disk=disk) as view:
+            shown = [one.raw for one in view.iter_entries()]
+        disk.observer = None
+        if changes:
+            raise Broken(f"looking changed the disk: {changes[0]}")
+        return shown
 
     def _check_session(self, disk: SimDisk, found: list[Hashable]) -> None:
         """The same through the front door; once for each outcome of recovery."""
