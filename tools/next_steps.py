@@ -25,14 +25,15 @@ _NO_PERMISSION: Final = (errno.EACCES, errno.EPERM)
 
 def for_stranger(path: str, reason: str | None) -> str:
     """For a file that is no journal: import what can be imported, and make room for a session."""
+    importable = reason is not None and "JSONL" in reason
     if not _is_in_a_store(path):
         # What lies elsewhere may belong to another program: it is not ours to move.
-        importable = reason is not None and "JSONL" in reason
-        words = ("session", "import", path) if importable else ("session", "list")
-        return commands.command(*words)
-    if reason is not None and "JSONL" in reason:
-        words = ("session", "import", *_home_option(path), path)
-        return f"{commands.command(*words)} && {commands.aside(path)}"
+        if importable:
+            return commands.command("session", "import", path)
+        return commands.command("session", "list")
+    if importable:
+        importing = commands.command("session", "import", *_home_option(path), path)
+        return f"{importing} && {commands.aside(path)}"
     return commands.aside(path)
 
 

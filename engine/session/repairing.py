@@ -7,8 +7,9 @@ import os
 from treering.engine import home
 from treering.engine.errors import Invalid
 from treering.engine.journal.disk import LOCAL_DISK, Disk
-from treering.engine.journal.repair import REPAIR_MODES, RepairMode, RepairResult
+from treering.engine.journal.repair import RepairResult
 from treering.engine.journal.repair import repair as repair_journal
+from treering.engine.journal.repair_modes import REPAIR_MODES, RepairMode
 from treering.engine.session.filling import peek_hint
 from treering.engine.session.session import Session
 

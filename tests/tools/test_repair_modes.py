@@ -22,7 +22,7 @@ from treering.engine import (
     Unsupported,
     repair,
 )
-from treering.engine.journal.repair import REPAIR_MODES
+from treering.engine.journal.repair_modes import REPAIR_MODES
 
 CHOSEN = {"A": "tail", "B": "salvage", "C": "salvage", "E": "tail", "F": "salvage"}
 """What a repair without a mode does; D is a decision and G is none."""
