@@ -141,7 +141,8 @@ def _while(scene: Scene, attack: Attack) -> str:
         with promised("a view opens beside the owner"), SessionView.open(scene.path) as view:
             same_answers(view, right, "the view beside the owner")
         appended += append_some(session, "d")
-    return _afterwards(scene, attack, "while", outcome, appended)
+        noticed = bool(session.index_faults)
+    return _afterwards(scene, attack, "while", outcome, appended, noticed=noticed)
 
 
 def _refusal(scene: Scene) -> str:
@@ -220,7 +221,7 @@ def _afterwards(scene: Scene, attack: Attack, when: When, outcome: str, appended
     with session:
         again = _outcome_of(session, right, believable=believable)
     if BELIEVED in (outcome, again):
-        require(told, "wrong rows are believed and fsck says nothing")
+        require(told or noticed, "wrong rows are believed and fsck says nothing")
         outcome = BELIEVED
     if not fsck_is_content(scene.path):
         outcome = LEFT if outcome == HARMLESS else outcome

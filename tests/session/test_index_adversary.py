@@ -1,5 +1,5 @@
-"""Promise 6: whatever the index files are, answers are those without an index, and appends go
-on."""
+"""Promise 6: whatever happens to the index files, answers are those without an index, and appends
+go on. What can be put in their place is tried by ``treering.fuzz.adversary``; here is the rest."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 from session_helpers import (
     answers,
@@ -31,6 +29,8 @@ from session_helpers import (
 )
 
 from treering.engine import AcknowledgedDataLost, Session, SessionView
+from treering.fuzz.adversary.attacks import ATTACKS
+from treering.fuzz.adversary.scene import Target
 from treering.index import IndexFault, SessionIndex, files
 
 
@@ -49,210 +49,6 @@ def filled(tmp_path: Path, **more: Any) -> str:
             batch.append(custom("b2"))
         session.branch_to(first)
     return session.path
-
-
-def zero_bytes(path: str, _: Path) -> None:
-    write_bytes(path, b"")
-
-
-def half(path: str, _: Path) -> None:
-    data = read_bytes(path)
-    write_bytes(path, data[: len(data) // 2])
-
-
-def random_bytes(path: str, _: Path) -> None:
-    write_bytes(path, random.Random(5).randbytes(60_000))
-
-
-def text(path: str, _: Path) -> None:
-    write_bytes(path, b"this is no database\n" * 400)
-
-
-def directory(path: str, _: Path) -> None:
-    os.unlink(path)
-    os.mkdir(path)
-    write_bytes(path + "/inside", b"x")
-
-
-def fifo(path: str, _: Path) -> None:
-    os.unlink(path)
-    os.mkfifo(path)
-
-
-def dangling_link(path: str, _: Path) -> None:
-    os.unlink(path)
-    os.symlink("/nowhere/at/all", path)
-
-
-def link_elsewhere(path: str, tmp_path: Path) -> None:
-    target = str(tmp_path / "elsewhere.sqlite3")
-    shutil.move(path, target)
-    os.symlink(target, path)
-
-
-def other_tables(path: str, _: Path) -> None:
-    os.unlink(path)
-    db = apsw.Connection(path)
-    db.execute("CREATE TABLE t(x); INSERT INTO t VALUES(1)")
-    db.close()
-
-
-def odd_state(path: str, _: Path) -> None:
-    """Our application id, and a state row of types that nobody expects."""
-    os.unlink(path)
-    db = apsw.Connection(path)
-    db.execute("PRAGMA application_id=0x54524E47; PRAGMA user_version=1")
-    names = "journal_id, device, inode, sequence, offset, revision, watermark"
-    db.execute(f"CREATE TABLE state({names})")
-    db.execute("INSERT INTO state VALUES('text', 'x', 2.5, 'seq', x'00', 7, 'mark')")
-    db.close()
-
-
-def other_session(path: str, tmp_path: Path) -> None:
-    with Session.create(home_dir=str(tmp_path / "other"), cwd="/") as other:
-        other.append_many([user(f"other {i}", f"m{i}") for i in range(40)])
-    shutil.copy(index_file(other.path), str(tmp_path / "copy"))
-    os.replace(tmp_path / "copy", path)
-
-
-def flipped(path: str, _: Path) -> None:
-    data = bytearray(read_bytes(path))
-    draw = random.Random(9)
-    for _try in range(200):
-        data[draw.randrange(100, len(data))] ^= 1 << draw.randrange(8)
-    write_bytes(path, bytes(data))
-
-
-def stale_sidecars(path: str, tmp_path: Path) -> None:
-    """F113: the -wal and -shm of another database lie beside it."""
-    other = str(tmp_path / "wal.sqlite3")
-    shutil.copy(path, other)
-    db = apsw.Connection(other)
-    db.pragma("journal_mode", "wal")
-    db.execute("PRAGMA wal_autocheckpoint=0")
-    db.execute("UPDATE state SET entries=1, leaf=NULL; DELETE FROM label; DELETE FROM entry")
-    shutil.copy(other + "-wal", path + "-wal")
-    shutil.copy(other + "-shm", path + "-shm")
-    db.close()
-
-
-def random_sidecars(path: str, _: Path) -> None:
-    write_bytes(path + "-wal", random.Random(1).randbytes(50_000))
-    write_bytes(path + "-shm", random.Random(2).randbytes(32_768))
-    write_bytes(path + "-journal", random.Random(3).randbytes(5_000))
-
-
-def sidecar_directory(path: str, _: Path) -> None:
-    os.mkdir(path + "-wal")
-    os.mkdir(path + "-shm")
-
-
-def huge_generation(path: str, _: Path) -> None:
-    folder, name = os.path.split(path)
-    session_id = name.split(".")[0]
-    write_bytes(f"{folder}/{session_id}.999999999999999999.sqlite3", b"")
-
-
-def missing(path: str, _: Path) -> None:
-    os.unlink(path)
-
-
-def read_only(path: str, _: Path) -> None:
-    os.chmod(path, 0o400)
-    os.chmod(os.path.dirname(path), 0o500)
-
-
-def folder_is_a_file(path: str, _: Path) -> None:
-    folder = os.path.dirname(path)
-    shutil.rmtree(folder)
-    write_bytes(folder, b"not a folder")
-
-
-def folder_is_a_dangling_link(path: str, _: Path) -> None:
-    folder = os.path.dirname(path)
-    shutil.rmtree(folder)
-    os.symlink("/nowhere/at/all", folder)
-
-
-ATTACKS: list[Callable[[str, Path], None]] = [
-    zero_bytes,
-    half,
-    random_bytes,
-    text,
-    directory,
-    fifo,
-    dangling_link,
-    link_elsewhere,
-    other_tables,
-    odd_state,
-    other_session,
-    flipped,
-    stale_sidecars,
-    random_sidecars,
-    sidecar_directory,
-    huge_generation,
-    missing,
-    read_only,
-    folder_is_a_file,
-    folder_is_a_dangling_link,
-]
-
-
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda f: f.__name__)
-def test_F50_any_index_file_gives_the_same_answers(
-    tmp_path: Path, attack: Callable[[str, Path], None]
-) -> None:
-    """With a wrong index the owner and a view answer as without one; appends go on at once; the
-    next open but one finds nothing wrong any more."""
-    path = filled(tmp_path)
-    journal = read_bytes(path)
-    with SessionView.open(path) as view:
-        right = answers(view)
-    attack(index_file(path), tmp_path)
-    assert view_answers(path) == right
-    assert read_bytes(path) == journal, "a view changed the journal"
-    session = Session.open(path)
-    assert answers(session) == right
-    for number in range(5):
-        start = time.monotonic()
-        session.append(custom(data=number))
-        assert time.monotonic() - start < 0.5
-    assert session.leaf() is not None
-    session.close()
-    with Session.open(path) as again:
-        assert answers(again) == view_answers(path)
-    if attack not in (folder_is_a_file, folder_is_a_dangling_link, sidecar_directory):
-        with Session.open(path) as again:
-            assert answers(again) == view_answers(path)
-            assert again.index_faults == []
-        assert index_differences(path) == []
-
-
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda f: f.__name__)
-def test_the_index_is_attacked_while_the_session_is_open(
-    tmp_path: Path, attack: Callable[[str, Path], None]
-) -> None:
-    """F112: the same, done behind the back of an owner: nothing acknowledged is lost, no append
-    fails, and a fresh open answers as without an index."""
-    path = filled(tmp_path)
-    session = Session.open(path)
-    session.append(custom("before"))
-    assert session.read("before").id == "before"
-    sidecars = [index_file(path) + tail for tail in ("-wal", "-shm")]
-    if attack in (stale_sidecars, random_sidecars, sidecar_directory):
-        for sidecar in sidecars:
-            if os.path.exists(sidecar):
-                os.unlink(sidecar)
-    attack(index_file(path), tmp_path)
-    for number in range(5):
-        session.append(custom(f"x{number}"))
-    right = view_answers(path)
-    assert answers(session) == right
-    session.append(custom("last"))
-    session.close()
-    right = view_answers(path)
-    with Session.open(path) as again:
-        assert answers(again) == right
 
 
 @pytest.mark.parametrize("what", ["main", "-wal", "-shm", "folder"])
@@ -352,7 +148,8 @@ def test_a_watermark_survives_set_aside_never_falsely(tmp_path: Path) -> None:
         size = os.path.getsize(path)
         with open(path, "ab") as file:
             file.write(draw.randbytes(draw.randrange(1, 500)))
-        draw.choice([zero_bytes, half, text, flipped, missing])(index_file(path), tmp_path)
+        name = draw.choice(["empty", "half", "text", "many-flips", "missing"])
+        ATTACKS[name].do(Target(index_file(path), str(tmp_path)))
         with Session.open(path) as session:
             assert session.report is not None
             assert session.report.case == "E"
