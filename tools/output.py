@@ -137,7 +137,8 @@ def write_bytes(data: bytes) -> None:
 
 def warn_not_reported(done: str, error: OSError) -> None:
     """Two facts, kept apart: something was done, and its report could not be printed."""
-    warn(f"{done}; this could not be reported: {error.strerror}")
+    with contextlib.suppress(OSError):  # nobody listens at all; the exit code still tells
+        warn(f"{done}; this could not be reported: {error.strerror}")
 
 
 @contextlib.contextmanager

@@ -131,8 +131,15 @@ class Verdict:
                 if finding.kind == "index" and checked.index.state == "unusable":
                     self.healed = True
                     continue
+                if finding.kind == "torn" and not self._may_be_torn():
+                    yield f"{finding.length} bytes of what was refused are left in {name}"
                 if finding.needs_action and finding.kind != "torn" and not was:
                     yield f"fsck of {name}: {finding.kind}: {finding.what}"
+
+    def _may_be_torn(self) -> bool:
+        unsaid = (b"OutcomeUnknown", b"Poisoned", *_SAID_UNKNOWN)
+        said = self.ran.out + self.ran.err
+        return self.killed or self.before.case == "E" or any(word in said for word in unsaid)
 
     def _open(self, name: str) -> Iterator[str]:
         path = path_of(self.place, name)

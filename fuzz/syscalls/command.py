@@ -122,15 +122,18 @@ class Wanted:
         kill: bool,
         call: str | None,
         at: int | None,
+        on: str,
         how_long: tuple[bool, ...],
     ) -> None:
-        self.errors, self.kill, self.call, self.at = errors, kill, call, at
+        self.errors, self.kill, self.call, self.at, self.on = errors, kill, call, at, on
         self.how_long = how_long
 
     def faults(self, found: Profile) -> Iterator[tuple[Fault, int]]:
         """All of a flow."""
-        for point, when in found.points:
+        for point, when, path in found.points:
             if self.call not in (None, point.call) or self.at not in (None, point.at):
+                continue
+            if self.on not in path:
                 continue
             if self.kill:
                 yield point._replace(error="KILL"), when
@@ -169,6 +172,7 @@ def _errors(
 @click.option("--mounts", "mounted", is_flag=True, help="Full and read-only file systems instead.")
 @click.option("--call", help="Only at calls of this name (or limit: fsize, nofile).")
 @click.option("--at", type=int, help="Only at the N-th such call (or at this limit).")
+@click.option("--on", default="", help="Only calls on a path with this in it.")
 @click.option("--once", is_flag=True, help="Only errors that come once.")
 @click.option("--persistent", is_flag=True, help="Only errors that stay.")
 @click.option("--cold", is_flag=True, help="Start an interpreter for each run, as users do.")
@@ -187,6 +191,7 @@ def command(
     mounted: bool,
     call: str | None,
     at: int | None,
+    on: str,
     once: bool,
     persistent: bool,
     cold: bool,
@@ -207,7 +212,9 @@ def command(
         kill = True
     elif at is not None and at_once is None:
         at_once = (False,)  # what a reproduction without --persistent means
-    wanted = Wanted(errors=errors, kill=kill, call=call, at=at, how_long=at_once or (False, True))
+    wanted = Wanted(
+        errors=errors, kill=kill, call=call, at=at, on=on, how_long=at_once or (False, True)
+    )
     flows = [FLOWS[name] for name in names or FLOWS]
     with Bench(cold=cold, plant=plant) as bench:
         search = Search(bench, every=every, seed=seed, say=warn if as_json else say)

@@ -158,8 +158,7 @@ def read_only(place: Place) -> Iterator[str]:
     before = stores.prepare(place._replace(root=os.path.join(place.root, "in")), stores.good)
     place = place._replace(root=os.path.join(place.root, "in"))
     files = _all_files(place.home)
-    if not (_mount("--bind", place.home, place.home) and _remount(place.home, "ro")):
-        sys.exit(77)
+    _forbid(place.home)
     good = stores.SESSION_ID
     for words in (
         ["session", "list"],
@@ -179,7 +178,7 @@ def read_only(place: Place) -> Iterator[str]:
         yield from refused(command(place, *words), 1, 3)
     if _all_files(place.home) != files or _read(place.journal) != before.journal:
         yield "something changed"
-    _remount(place.home, "rw")
+    _allow(place.home)
     yield from works(command(place, "session", "name", good, "n"))
     yield from _clean(place)
 
@@ -195,8 +194,7 @@ def read_only_folders(place: Place) -> Iterator[str]:
         before = stores.prepare(inner, stores.torn)
         folder = os.path.join(inner.home, name)
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        if not (_mount("--bind", folder, folder) and _remount(folder, "ro")):
-            sys.exit(77)
+        _forbid(folder)
         done = command(inner, "session", "name", stores.SESSION_ID, "n")
         if refuses:
             yield from refused(done, 1, 3)
@@ -204,7 +202,7 @@ def read_only_folders(place: Place) -> Iterator[str]:
                 yield f"{name} read-only: the journal changed"
         elif done.returncode or b'"n"' not in _read(inner.journal):
             yield f"{name} read-only: {done.stderr[-300:]!r}"
-        _remount(folder, "rw")
+        _allow(folder)
         done = command(inner, "session", "name", stores.SESSION_ID, "again")
         if done.returncode:
             yield from works(done)
@@ -255,6 +253,33 @@ def _remount(folder: str, how: str) -> bool:
     return _mount("-o", f"remount,bind,{how}", folder)
 
 
+def _forbid(folder: str) -> None:
+    """Nobody may write below ``folder``. Root may everywhere but on what is mounted read-only."""
+    if os.geteuid() == 0:
+        if not (_mount("--bind", folder, folder) and _remount(folder, "ro")):
+            sys.exit(77)
+        return
+    _set_modes(folder, 0o500, 0o400)
+
+
+def _allow(folder: str) -> None:
+    if os.geteuid() == 0:
+        _remount(folder, "rw")
+        return
+    _set_modes(folder, 0o700, 0o600)
+
+
+def _set_modes(top: str, folders: int, files: int) -> None:
+    os.chmod(top, 0o700)
+    for folder, below, names in list(os.walk(top)):
+        for name in names:
+            os.chmod(os.path.join(folder, name), files)
+        for name in below:
+            os.chmod(os.path.join(folder, name), 0o700)
+    for folder, _, _ in list(os.walk(top)):
+        os.chmod(folder, folders)
+
+
 def _all_files(folder: str) -> list[Any]:
     found = []
     for top, _, files in sorted(os.walk(folder)):
@@ -276,6 +301,9 @@ CHECKS: Final[dict[str, Callable[[Place], Iterator[str]]]] = {
     "remounted": remounted,
 }
 """Each on a small file system of its own that is mounted at the folder of the place."""
+
+WITHOUT_MOUNT: Final = frozenset(("read-only", "read-only-folders"))
+"""Those that somebody else than root can have by modes of files."""
 
 if __name__ == "__main__":
     _place = Place(sys.argv[2])

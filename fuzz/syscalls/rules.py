@@ -21,6 +21,7 @@ _EPOCH_CLOSE: Final = '"\\367RG\\35\\5\\'
 
 _OFFSET: Final = re.compile(r", (\d+), (\d+)\Z")
 _SIZE: Final = re.compile(r", (\d+)\Z")
+_QUOTED: Final = re.compile(r'"(/[^"]*)"')
 _UNCERTAIN: Final = ("OutcomeUnknown", "Poisoned")
 
 
@@ -77,7 +78,9 @@ class Ledger:
         elif call.name == "ftruncate" and ok:
             yield from self._cut(path, call)
         elif call.name in ("linkat", "link", "rename", "renameat", "renameat2") and ok:
-            yield from self._named(call.name, paths[-2], paths[-1])
+            # Not the folder that the call starts from.
+            source, target = _QUOTED.findall(call.text)[-2:]
+            yield from self._named(call.name, source, target)
         elif (
             call.name == "openat" and ok and "O_CREAT" in call.text and paths[-1].endswith(".tail")
         ):

@@ -18,7 +18,7 @@ from treering.fuzz.syscalls import tracing
 from treering.fuzz.syscalls.checks import Verdict
 from treering.fuzz.syscalls.flows import Flow, Ran
 from treering.fuzz.syscalls.stores import Before, Place, prepare
-from treering.fuzz.syscalls.tracing import Call, Fault
+from treering.fuzz.syscalls.tracing import Call, Fault, Point
 
 TIMEOUT_S: Final = 30.0
 _HUNG: Final = b"Traceback: it hung, and was killed"
@@ -191,27 +191,22 @@ class Bench:
 class Profile:
     """A flow without faults: its calls on the store, and what it printed."""
 
-    points: list[tuple[Fault, int]]
+    points: list[Point]
     output: bytes
     wrong: list[str]
 
 
 def profile(bench: Bench, flow: Flow) -> Profile:
     """Count the calls of a flow; the run must be right by itself."""
-    # The first run of a server warms what later ones find warm.
-    for last in (False, True):
-        with bench.place() as place:
-            before = prepare(place, flow.store)
-            ran, calls = bench.traced(flow, place)
-            points = tracing.store_calls(calls, place.root)
-            if not last:
-                continue
-            verdict = Verdict(flow, place, before, ran, Fault("none", 0, "none"))
-            wrong = verdict.judge(calls)
-            if ran.status != 0:
-                wrong.append(f"without any fault: exit code {ran.status}: {ran.err[-300:]!r}")
-            return Profile(points, _without(place, ran.out), wrong)
-    raise AssertionError("unreachable")
+    with bench.place() as place:
+        before = prepare(place, flow.store)
+        ran, calls = bench.traced(flow, place)
+        points = tracing.store_calls(calls, place.root)
+        verdict = Verdict(flow, place, before, ran, Fault("none", 0, "none"))
+        wrong = verdict.judge(calls)
+        if ran.status != 0:
+            wrong.append(f"without any fault: exit code {ran.status}: {ran.err[-300:]!r}")
+        return Profile(points, _without(place, ran.out), wrong)
 
 
 def _without(place: Place, out: bytes) -> bytes:

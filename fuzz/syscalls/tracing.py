@@ -58,6 +58,7 @@ _WITH_DATA: Final = frozenset(("read", "pread64", "write", "pwrite64"))
 
 _CALL: Final = re.compile(r"(\d+)\s+(?:(\w+)\((.*)|<\.\.\. (\w+) resumed>(.*))", re.DOTALL)
 _RESULT: Final = re.compile(r"\)\s+=\s+(-?\d+|\?)(.*)\Z", re.DOTALL)
+_DESCRIPTOR: Final = re.compile(r"\A\d+<(/[^>]*)>")
 _PATHS: Final = re.compile(r'[<"](/[^>"]*)[>"]')
 
 
@@ -107,7 +108,7 @@ class Call(NamedTuple):
 
     def touches(self, root: str) -> bool:
         """Whether a path below ``root`` is among the arguments (data does not count)."""
-        paths = self.paths[:1] if self.name in _WITH_DATA else self.paths
+        paths = _DESCRIPTOR.findall(self.text) if self.name in _WITH_DATA else self.paths
         return any(path == root or path.startswith(root + "/") for path in paths)
 
 
@@ -171,15 +172,26 @@ def _finished(call: Call, text: str) -> Call:
     )
 
 
-def store_calls(calls: list[Call], root: str) -> list[tuple[Fault, int]]:
-    """Each place where a call on the store can fail, and the ``when`` that strace needs for it."""
+class Point(NamedTuple):
+    """A place in a flow where a call on the store can fail."""
+
+    fault: Fault
+    """Without an error yet."""
+    when: int
+    """What strace counts: all calls of the name in the thread."""
+    path: str
+
+
+def store_calls(calls: list[Call], root: str) -> list[Point]:
+    """Every point of a log, in order."""
     numbers: Counter[str] = Counter()
-    found: dict[tuple[str, int], tuple[Fault, int]] = {}
+    found: dict[tuple[str, int], Point] = {}
     for call in calls:
         if call.name in FAULTS and call.touches(root):
             if (call.name, call.number) in found:
                 continue  # of another thread: both fail in the same run
             numbers[call.name] += 1
             fault = Fault(call.name, numbers[call.name], "")
-            found[call.name, call.number] = (fault, call.number)
+            path = next(path for path in reversed(call.paths) if path.startswith(root))
+            found[call.name, call.number] = Point(fault, call.number, path)
     return list(found.values())
