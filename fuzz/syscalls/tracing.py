@@ -104,12 +104,13 @@ class Call(NamedTuple):
     @property
     def paths(self) -> list[str]:
         """Every absolute path in the arguments."""
-        return [path.removesuffix(" (deleted)") for path in _PATHS.findall(self.text)]
+        return _PATHS.findall(self.text)
 
-    def touches(self, root: str) -> bool:
-        """Whether a path below ``root`` is among the arguments (data does not count)."""
+    def place_in(self, root: str) -> str | None:
+        """The path below ``root`` that it is about, if there is one. Data does not count."""
         paths = _DESCRIPTOR.findall(self.text) if self.name in _WITH_DATA else self.paths
-        return any(path == root or path.startswith(root + "/") for path in paths)
+        inside = (path for path in reversed(paths) if path == root or path.startswith(root + "/"))
+        return next(inside, None)
 
 
 def program() -> str | None:
@@ -187,11 +188,11 @@ def store_calls(calls: list[Call], root: str) -> list[Point]:
     numbers: Counter[str] = Counter()
     found: dict[tuple[str, int], Point] = {}
     for call in calls:
-        if call.name in FAULTS and call.touches(root):
+        path = call.place_in(root) if call.name in FAULTS else None
+        if path is not None:
             if (call.name, call.number) in found:
                 continue  # of another thread: both fail in the same run
             numbers[call.name] += 1
             fault = Fault(call.name, numbers[call.name], "")
-            path = next(path for path in reversed(call.paths) if path.startswith(root))
             found[call.name, call.number] = Point(fault, call.number, path)
     return list(found.values())

@@ -183,7 +183,7 @@ LOG = """\
 11 fsync(4</elsewhere>) = 0
 10 <... fsync resumed>) = -1 EIO (Input/output error) (INJECTED)
 10 write(1<pipe:[1]>, "/r/home/a\\n", 10) = 10
-10 pwrite64(3</r/home/a (deleted)>, "y", 1, 7) = -1 EINTR (Interrupted system call) (INJECTED)
+10 pwrite64(3</r/home/a>(deleted), "y", 1, 7) = -1 EINTR (Interrupted system call) (INJECTED)
 10 fsync(3</r/home/a>) = ?
 10 +++ killed by SIGKILL +++
 """
