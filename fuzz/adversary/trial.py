@@ -206,8 +206,19 @@ def truth(scene: Scene) -> Answers:
         return answers_of(view)
 
 
-def _afterwards(scene: Scene, attack: Attack, when: When, outcome: str, appended: list[str]) -> str:
-    """Everything is there, the next owner is right, and the index is or can be made whole."""
+def _afterwards(
+    scene: Scene,
+    attack: Attack,
+    when: When,
+    outcome: str,
+    appended: list[str],
+    *,
+    noticed: bool = False,
+) -> str:
+    """Everything is there, the next owner is right, and the index is or can be made whole.
+
+    ``noticed`` says that the owner set the index aside after it had believed wrong rows.
+    """
     require_journal(scene)
     right = truth(scene)
     there = {entry.id for entry in right["entries"]}
