@@ -51,6 +51,11 @@ def aside(path: str) -> str:
     return f"mv -n -- {quoted(path)} {quoted(path + '.aside')}"
 
 
+def checking(path: str) -> str:
+    """The ``treering fsck`` command for the journal at ``path``."""
+    return command("fsck", selector(path))
+
+
 def repairing(path: str, *options: str) -> str:
     """The ``treering repair`` command for the journal at ``path``."""
     return command("repair", selector(path), *options)

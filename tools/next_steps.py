@@ -73,7 +73,7 @@ def for_failure(path: str, error: BaseException) -> tuple[str, str]:
 def _for_unreadable(path: str, error: BaseException) -> str:
     cause = error.__cause__ if isinstance(error, TreeringError) else error
     if not isinstance(cause, OSError) or cause.errno not in _NO_PERMISSION:
-        return commands.command("fsck", commands.selector(path))
+        return commands.checking(path)
     try:
         owner = os.stat(path).st_uid
     except OSError:

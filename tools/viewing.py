@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from treering.engine import commands
 from treering.engine.errors import TreeringError
 from treering.engine.home import Store, check_session_id
 from treering.engine.journal.disk import LOCAL_DISK
@@ -63,7 +64,7 @@ def owning(path: str) -> Iterator[Session]:
             warn(
                 f"a torn tail of {size_text(report.quarantined_bytes)}"
                 f" ({report.quarantined_frames} whole frames) was moved to {report.quarantine};"
-                f" `treering repair {session.id} --readmit` brings whole entries back"
+                f" `{commands.repairing(path, '--readmit')}` brings whole entries back"
             )
         yield session
         for fault in session.index_faults:

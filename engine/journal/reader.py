@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from treering.engine import commands
 from treering.engine.errors import Damaged, LimitExceeded, SourceChanged, from_os_error
 from treering.engine.journal.disk import File
 from treering.engine.journal.format import (
@@ -289,7 +290,7 @@ def read_frame(
             "the frame does not verify any more",
             path=source.path,
             offset=offset,
-            next_step="run fsck on the session",
+            next_step=f"next: {commands.checking(source.path)}",
         )
     return found[0], found[1][FRAME_HEADER_BYTES:]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
+from treering.engine import commands
 from treering.engine.errors import Damaged, Invalid, NotFound
 from treering.engine.journal.format import (
     CODEC_ZSTD,
@@ -358,7 +359,7 @@ class Reads:
                     f"entry {row.id} does not verify any more",
                     path=self.path,
                     offset=row.offset,
-                    next_step="run `treering fsck` on the session",
+                    next_step=f"next: {commands.checking(self.path)}",
                 )
             raw = body[FRAME_HEADER_BYTES:] if body[5] == 0 else self._decoded(row, body)
             loaded.append(

@@ -142,7 +142,8 @@ def _damage_bytes(home: Path, paths: dict[str, Path]) -> None:
     for name in ("torn-whole", "d-gap"):
         size = paths[name].stat().st_size
         with Session.open(paths[name]) as session:
-            session.append_many([said("x1"), said("x2"), said("x3")])
+            beside = said("x2") | {"parentId": session.leaf_id}  # not below the one that is lost
+            session.append_many([said("x1"), beside, said("x3")])
             data = bytearray(paths[name].read_bytes())
         first = data.index(b"x1", size)
         data[first] ^= 1

@@ -17,7 +17,8 @@ import pytest
 from support.stores import add_session, damaged_store, flip_byte, picture
 from tools_helpers import run
 
-from treering.engine.errors import StorageError
+from treering.engine.errors import Damaged, StorageError
+from treering.engine.session.session import Session
 from treering.tools import findings, fsck
 
 BASH = shutil.which("bash")
@@ -271,3 +272,29 @@ def test_next_commands_of_errors_work_too(tmp_path: Path, shell: Shell) -> None:
         assert command == commands_of(checked(home, name)[0])[0]
         assert shell.paste(command).returncode == 0
         assert run("session", "name", name, "x", home=home).code == 0
+
+
+def test_damage_that_an_index_hides_is_met_by_reading(tmp_path: Path, shell: Shell) -> None:
+    """Opening with an index looks only behind it; whoever reads the bad bytes is told to check,
+    and the check names the repair."""
+    path = add_session(tmp_path / "home", "s")
+    flip_byte(path, path.read_bytes().index(b"two-two"))
+    with Session.open(path) as session:
+        for read in (session.entries, session.iter_entries):
+            with pytest.raises(Damaged) as caught:
+                list(read())
+            command = str(caught.value).rpartition("; next: ")[2]
+            assert command == f"treering fsck {path}"
+    done = shell.paste(command)
+    assert done.returncode == 1
+    assert f"next: treering repair {path}\n".encode() in done.stdout
+
+
+def test_a_cut_tail_names_how_to_take_entries_back(tmp_path: Path, shell: Shell) -> None:
+    """Whatever command cut it says so; pasted, the whole entries are there again."""
+    home = damaged_store(tmp_path / "home")
+    path = home / "sessions" / "torn-whole.jsonl"
+    ran = run("session", "name", path, "x")
+    (command,) = re.findall(r"`(treering [^`]*)` brings", ran.stderr)
+    assert shell.paste(command).returncode == 0
+    assert run("session", "info", path, "--json").json["entries"] == 6, "three, the name, two"
