@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -59,6 +60,9 @@ class Housekeeper:
 
     def forget(self) -> None:
         """End the thread without waiting for it."""
+        if sys.is_finalizing():
+            # The interpreter ends: the thread is frozen for good, perhaps in here with the lock.
+            return
         with self._wakeup:
             self._stopped = True
             self._wakeup.notify()

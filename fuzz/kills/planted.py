@@ -176,17 +176,22 @@ def repair_in_place() -> None:
 
 def cut_before_quarantine() -> None:
     """A torn tail is cut first, and then put aside."""
-    quarantine = opening._copy_out
 
-    def copy_out(held: Disk, file: Any, start: int, end: int, folder: str, top: str) -> str:
+    def quarantine_and_cut(
+        held: Disk, file: Any, found: Any, report: Any, tail: Any, folder: str, top: str
+    ) -> None:
+        del tail
+        start, end = found.place.offset, found.source.size
         torn = file.pread(end - start, start)
         file.truncate(start)
         file.fdatasync()
-        time.sleep(0.001)
-        file.pwrite(torn, start)
-        return quarantine(held, file, start, end, folder, top)
+        opening.make_folders(held, folder, top)
+        report.quarantine = os.path.join(folder, f"{start}.tail")
+        with open(report.quarantine, "wb") as kept:
+            kept.write(torn)
+            os.fsync(kept.fileno())
 
-    _put(opening, "_copy_out", copy_out)
+    _put(opening, "_quarantine_and_cut", quarantine_and_cut)
 
 
 def branch_not_written() -> None:

@@ -139,7 +139,10 @@ def _end(session: Session, how: str) -> None:
         os._exit(3)
     if how == "exception":
         raise ValueError("not caught")
-    os.kill(os.getpid(), getattr(signal, how))
+    number = getattr(signal, how)
+    if number in (signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # nohup has it ignored, and a child inherits that
+    os.kill(os.getpid(), number)
     time.sleep(60)
 
 

@@ -5,12 +5,15 @@ The rounds are those of ``treering.fuzz.kills``; its other scenes are tested in 
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from treering.engine import Session
 from treering.fuzz.kills.crew import Crew
 from treering.fuzz.kills.owners import (
     Ending,
@@ -99,3 +102,32 @@ def test_F72_ends_without_close(tmp_path: Path, crew: Crew, end: str, durability
     """Entries are acknowledged and the process ends in some way at once: all are on disk."""
     scene, _ = play(in_mode(Ending, durability, ends=(end,)), crew, tmp_path, 2)
     assert scene.stage.figures.acknowledged >= 2
+
+
+LEFT_OPEN = """
+import sys, threading, time
+from treering.engine import Session
+session = Session.open(sys.argv[1])
+session.append({"type": "custom", "customType": "left open"})
+held = threading.Event()
+# With globals of its own: a frozen frame would keep those of this program, and the session, alive.
+there = {"wakeup": session._housekeeper._wakeup, "held": held, "time": time}
+exec("def hold():\\n  with wakeup:\\n    held.set()\\n    time.sleep(60)", there)
+threading.Thread(target=there.pop("hold"), daemon=True).start()
+held.wait()
+if sys.argv[2] == "exception":
+    raise ValueError("not caught")
+"""
+
+
+@pytest.mark.parametrize("end", ["exit", "exception"])
+def test_F72_a_process_ends_with_a_session_left_open(tmp_path: Path, end: str) -> None:
+    """An interpreter that ends freezes its background threads where they stand, with whatever they
+    hold (found by the rounds above: one process in ten hung for ever, and kept the lock)."""
+    with Session.create("/work", home_dir=str(tmp_path / "home")) as session:
+        path = session.path
+    command = [sys.executable, "-c", LEFT_OPEN, path, end]
+    done = subprocess.run(command, timeout=20, capture_output=True, check=False)
+    assert done.returncode == (end == "exception"), done.stderr
+    with Session.open(path) as session:
+        assert session.counts()["entries"] == 1
