@@ -3,18 +3,23 @@
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from bars_helpers import COMMAND, SOURCE, command, custom, picture, refused, traced
+from bars_helpers import COMMAND, SOURCE, command, custom, picture, refused
 
 from treering.engine import Session
 from treering.fuzz import oracle
+from treering.fuzz.syscalls import limits, mounts
+from treering.fuzz.syscalls.command import command as syscalls
+from treering.fuzz.syscalls.flows import FLOWS
+from treering.fuzz.syscalls.runs import Bench, Figures, UnavailableError
+from treering.fuzz.syscalls.tracing import Fault
 from treering.tools.entry import main
 
 
@@ -175,215 +180,80 @@ def test_F73_two_processes_one_owner(store: Path) -> None:
     assert oracle.judge(path.read_bytes()).case == "A"
 
 
-# A disk that refuses
+# A disk that refuses: through the search of ``treering.fuzz``, which checks after each
+# refusal: one line, the exit code, nothing left, the next command works, fsck and the index agree
 
 
-def state_after(
-    path: Path, before: bytes, name: str, done: subprocess.CompletedProcess[bytes]
-) -> None:
-    """All old bytes are there; nothing is left of an append that was refused, and one that was
-    acknowledged is no failure."""
-    now = path.read_bytes()
-    assert now.startswith(before)
-    assert oracle.judge(now).case == "A"
-    assert (done.returncode == 0) == (f'"{name}"'.encode() in now), (done, "told otherwise")
-    if done.returncode:
-        assert now == before, "a refused append left bytes behind"
-
-
-LIMITED = """
-import os, resource, sys
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
-os.execv(sys.argv[2], sys.argv[2:])
-"""
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with Bench() as bench:
+        yield bench
 
 
 @pytest.mark.parametrize("more", [0, 1, 43, 323, 324, 400])
-def test_F07_file_size_limit(store: Path, more: int) -> None:
+def test_F07_file_size_limit(bench: Bench, more: int) -> None:
     """RLIMIT_FSIZE in the middle of an append (EFBIG): one line, 3, the journal as before, and the
     next command works."""
-    path = store / "sessions" / "good.jsonl"
-    shutil.rmtree(store / "session-index")
-    before = path.read_bytes()
-    limit = str(len(before) + more)
-    limited = [sys.executable, "-c", LIMITED, limit]
-    done = command("session", "name", "good", "a name", "--home", store, prefix=limited)
-    refused(done, 3)
-    state_after(path, before, "a name", done)
-    assert command("session", "name", "good", "again", "--home", store).returncode == 0
-    assert command("fsck", "good", "--index", "--home", store).returncode == 0
+    figures = Figures()
+    assert limits.run(bench, FLOWS["name"], Fault("fsize", more, "limit"), figures) == []
+    assert figures.codes == {"3": 1}
 
 
-def injected(store: Path, log: Path, fault: str, *words: str) -> subprocess.CompletedProcess[bytes]:
-    """A command in whose process system calls on the journal fail."""
-    path = store / "sessions" / "good.jsonl"
-    options = ["-qq", "-P", str(path), "-e", f"inject={fault}"]
-    return traced(log, options, [*COMMAND, *words, "--home", str(store)])
+def at_each(capfd: pytest.CaptureFixture[str], flow: str, call: str, error: str) -> dict[str, int]:
+    """The error once at each such call on a journal, in turn: what the exit codes were."""
+    words = ["--flow", flow, "--call", call, "--error", error, "--on", ".jsonl", "--once", "--json"]
+    code = main(words, command=syscalls)
+    found = json.loads(capfd.readouterr().out)
+    if found["skipped"]:
+        pytest.skip(found["skipped"][0])
+    assert found["failures"] == []
+    assert code == 0
+    return found["flows"][flow]["codes"]
 
 
 @pytest.mark.parametrize("error", ["ENOSPC", "EIO"])
-def test_F07_no_space_at_every_write(store: Path, tmp_path: Path, error: str) -> None:
+def test_F07_no_space_at_every_write(capfd: pytest.CaptureFixture[str], error: str) -> None:
     """ENOSPC (EIO) from the system call itself, at each write of an append in turn: one line, 3, the
     journal as before. A write that fails when all is acknowledged (the clean end) harms nothing."""
-    path = store / "sessions" / "good.jsonl"
-    log = tmp_path / "trace"
-    failed = 0
-    for at in range(1, 9):
-        before = path.read_bytes()
-        done = injected(
-            store, log, f"pwrite64:error={error}:when={at}", "session", "name", "good", f"n{at}"
-        )
-        if b"INJECTED" not in log.read_bytes():
-            break
-        if done.returncode:
-            refused(done, 3)
-            failed += 1
-        state_after(path, before, f"n{at}", done)
-        checked = command("fsck", "good", "--index", "--home", store)
-        assert checked.returncode == 0, checked
-    else:
-        pytest.fail("more writes than an append can need")
-    assert failed >= 1
+    assert at_each(capfd, "name", "pwrite64", error) == {"3": 1, "0": 1}
 
 
-@pytest.mark.parametrize("call", ["fdatasync", "fsync"])
-def test_F120_a_sync_that_fails(store: Path, tmp_path: Path, call: str) -> None:
+@pytest.mark.parametrize(("call", "codes"), [("fdatasync", {"3": 1, "0": 1}), ("fsync", {"3": 1})])
+def test_F120_a_sync_that_fails(
+    capfd: pytest.CaptureFixture[str], call: str, codes: dict[str, int]
+) -> None:
     """EIO from each sync of the journal in turn: never a success that is none. The next command
-    works and loses nothing."""
-    path = store / "sessions" / "good.jsonl"
-    log = tmp_path / "trace"
-    seen = failed = 0
-    for at in range(1, 7):
-        before = path.read_bytes()
-        done = injected(
-            store, log, f"{call}:error=EIO:when={at}", "session", "name", "good", f"n{at}"
-        )
-        if b"INJECTED" not in log.read_bytes():
-            break
-        seen += 1
-        assert path.read_bytes().startswith(before)
-        if done.returncode:
-            failed += 1
-            line = refused(done, 3, says="unknown" if call == "fdatasync" else "sync")
-            assert "nothing was stored" not in line
-        again = command("session", "name", "good", f"after{at}", "--home", store)
-        assert (again.returncode, again.stderr) == (0, b"")
-        assert f"after{at}".encode() in path.read_bytes()
-        assert command("fsck", "good", "--index", "--home", store).returncode == 0
-    if call == "fdatasync":
-        assert seen >= 1
-        # Only one of them decides about an acknowledgement: that one is told, the others harm nothing.
-        assert failed == 1
+    works and loses nothing. Only one of them decides about an acknowledgement: that one is told."""
+    assert at_each(capfd, "name", call, "EIO") == codes
 
 
-FULL = """
-import os, subprocess, sys
-from treering.engine import Session, StorageFull
-folder, command = sys.argv[1], sys.argv[2:]
-home = folder + "/home"
-def run(*words):
-    return subprocess.run([*command, *words, "--home", home], capture_output=True, check=False)
-with open(folder + "/ballast", "wb") as ballast:
-    ballast.write(bytes(400_000))
-session = Session.create(cwd="/w", home_dir=home, session_id="s")
-acknowledged = []
-try:
-    while True:
-        number = len(acknowledged)
-        session.append({"type": "custom", "id": f"e{number}", "data": os.urandom(700).hex()})
-        acknowledged.append(f"e{number}")
-except StorageFull:
-    pass
-session.close()
-with open(folder + "/rest", "wb", buffering=0) as rest:
+def on_a_file_system(name: str, tmp_path: Path) -> None:
     try:
-        while True:
-            rest.write(bytes(512))
-    except OSError:
-        pass
-path = home + "/sessions/s.jsonl"
-before = open(path, "rb").read()
-slack = -len(before) % 4096
-big = run("session", "name", "s", os.urandom(slack + 4096).hex())
-assert big.returncode == 3, big
-assert big.stderr.startswith(b"treering: error: ") and b"Traceback" not in big.stderr, big
-assert open(path, "rb").read() == before
-made = run("session", "new")
-assert made.returncode == 3 and made.stderr.count(b"\\n") == 1, made
-assert os.listdir(home + "/sessions") == ["s.jsonl"], os.listdir(home + "/sessions")
-looked = run("session", "export", "s")
-assert looked.returncode == 0 and looked.stderr == b"", looked
-assert all(f'"{one}"'.encode() in looked.stdout for one in acknowledged)
-os.unlink(folder + "/rest"); os.unlink(folder + "/ballast")
-after = run("session", "name", "s", "there is space")
-assert after.returncode == 0, after
-checked = run("fsck", "--index")
-assert checked.returncode == 0, checked
-assert len(acknowledged) > 10
-print("held")
-"""
+        assert mounts.check(name, str(tmp_path / "mounted")) == []
+    except UnavailableError as error:
+        pytest.skip(str(error))
 
 
 def test_F08_a_disk_that_is_really_full(tmp_path: Path) -> None:
     """A file system of 600 KB is filled by appends: what was acknowledged is there, refusals are one
     line and 3, nothing is left of them, looking works, and with space all goes on."""
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        pytest.skip("mounting needs root and unshare")
-    folder = tmp_path / "full"
-    folder.mkdir()
-    mount = 'mount -t tmpfs -o size=600k none "$0" || exit 77; exec "$@"'
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", mount, folder, sys.executable, "-c", FULL, folder, *COMMAND],
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
-    if done.returncode == 77 or b"unshare" in done.stderr:
-        pytest.skip("mounting is not allowed here")
-    assert done.stdout == b"held\n", done.stderr.decode()
+    on_a_file_system("full", tmp_path)
+
+
+def test_a_report_that_nobody_can_be_given(home: Path) -> None:
+    """Neither output nor error can be written: the exit code says that something was done."""
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*COMMAND, "session", "new", "--home", str(home)], stdout=full, stderr=full, check=False
+        )
+    assert done.returncode == 1
+    assert len(list((home / "sessions").iterdir())) == 1
 
 
 # A folder that refuses
 
 
-def test_a_read_only_folder(home: Path, tmp_path: Path) -> None:
+def test_a_read_only_folder(tmp_path: Path) -> None:
     """A store that we may read and not write: looking and checking work, writing is one line and 1
     or 3, and nothing changes."""
-    with Session.create(cwd="/w", home_dir=str(home), session_id="good") as session:
-        session.append(custom("a1"))
-    more: dict[str, list[str]] = {}
-    if os.geteuid() == 0:
-        # Root may write everywhere but on a file system that is mounted read-only.
-        bound = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" || exit 77; exec "$@"'
-        more = {"prefix": ["unshare", "-m", "sh", "-c", bound, str(home)]}
-        if shutil.which("unshare") is None or command("--version", **more).returncode != 0:
-            pytest.skip("mounting is not allowed here")
-    else:
-        for path in [home, *home.rglob("*")]:
-            path.chmod(0o500 if path.is_dir() else 0o400)
-    source = tmp_path / "source.jsonl"
-    source.write_bytes(SOURCE)
-    before = picture(home)
-    for words in (["session", "list"], ["session", "show", "good"], ["fsck", "--index"]):
-        done = command(*words, "--home", home, **more)
-        assert (done.returncode, done.stderr) == (0, b""), done
-    for words in (
-        ["session", "new"],
-        ["session", "name", "good", "n"],
-        ["session", "branch", "good", "a1"],
-        ["session", "import", str(source)],
-        ["repair", "good"],
-        ["reindex", "good"],
-    ):
-        done = command(*words, "--home", home, **more)
-        if words == ["repair", "good"] and done.returncode == 0:
-            assert b"nothing to repair" in done.stdout
-            continue
-        assert done.returncode in (1, 3), done
-        assert done.stderr.count(b"\n") == 1, done
-        assert done.stderr.startswith(b"treering: "), done
-        assert b"internal error" not in done.stderr
-    assert picture(home) == before
-    for path in [home, *home.rglob("*")]:
-        if path.is_dir():
-            path.chmod(0o700)
+    on_a_file_system("read-only", tmp_path)
