@@ -147,7 +147,7 @@ def _all() -> Iterator[Flow]:
     )
     yield Flow("reindex", stores.good, lambda _: ["reindex", good], _indexed)
     yield _looking("fsck", "fsck", "--index")
-    yield _looking("show", "session", "show", good)
+    yield _looking("show", "session", "show", good, spares=b"[cannot read ")
     yield _looking("tree", "session", "tree", good)
     yield _looking("list", "session", "list", spares=b"[unreadable]")
     yield Flow("appends", stores.good, None, script="appends")

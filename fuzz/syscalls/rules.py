@@ -50,6 +50,8 @@ class Ledger:
     spans: dict[str, list[_Span]] = field(default_factory=dict)
     names: dict[str, bool] = field(default_factory=dict)
     """Folder with a name that no sync covers -> whether a sync of it failed meanwhile."""
+    renamed: dict[str, str] = field(default_factory=dict)
+    """A descriptor keeps the name that its file had."""
 
     def journals(self, *, but_closing: bool = False) -> list[str]:
         """What of journals is not durable, in words."""
@@ -70,7 +72,10 @@ class Ledger:
         paths = call.paths
         if not paths or call.interrupted:
             return
-        path, ok = paths[0], call.result is not None and call.result >= 0
+        path, ok = (
+            self.renamed.get(paths[0], paths[0]),
+            call.result is not None and call.result >= 0,
+        )
         if call.name == "pwrite64" and ok:
             self._written(path, call)
         elif call.name in ("fsync", "fdatasync"):
@@ -126,6 +131,8 @@ class Ledger:
             for span in self.spans.get(source, []):
                 yield f"{how} published {span.end - span.start} bytes at {span.start}, not durable"
         self.names[self.sessions] = self.names.get(self.sessions, False)
+        self.renamed[source] = target
+        self.spans[target] = self.spans.pop(source, [])
 
 
 def _told(call: Call) -> tuple[str, list[str]] | None:

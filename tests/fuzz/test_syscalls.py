@@ -262,6 +262,19 @@ QUARANTINED = '1 openat(AT_FDCWD</x>, "/q/quarantine/1-0.tail", O_RDWR|O_CREAT|O
         ([LINKED, "1 fsync(4</s>) = 0", say("ACK create")], 0),
         ([LINKED, f"1 fsync(4</s>) = {FAILED}", "1 fsync(4</s>) = 0", say("ACK create")], 1),
         ([write(0, 9, path="/s/.a.00.new"), LINKED], 1),
+        # One file under two names: its descriptor keeps the first.
+        (
+            [
+                LINKED,
+                "1 fsync(4</s>) = 0",
+                write(0, 9, path="/s/.a.00.new"),
+                sync(FAILED),
+                write(0, 9),
+                sync(),
+                say("ACK recover"),
+            ],
+            0,
+        ),
         # Quarantine.
         ([QUARANTINED, CUT], 1),
         ([QUARANTINED, "1 fsync(4</q/quarantine>) = 0", CUT], 0),
