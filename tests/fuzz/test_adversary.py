@@ -96,7 +96,7 @@ def each_attack() -> Any:
 
 
 @each_attack()
-def test_F50_F112_any_index_file_gives_the_same_answers(bench: Bench, trial: str) -> None:
+def test_F50_any_index_file_gives_the_same_answers(bench: Bench, trial: str) -> None:
     """Whatever is put in the place of an index, before an owner opens or behind its back."""
     result = bench.trial(trial)
     assert result.broken is None
