@@ -14,7 +14,7 @@ from typing import Any, Final
 from treering.engine.errors import Owned
 from treering.engine.journal import disk, opening, ownership, publish
 from treering.engine.journal.admissible import Record
-from treering.engine.journal.disk import Disk, LocalFile
+from treering.engine.journal.disk import Disk, LocalFile, make_folders
 from treering.engine.journal.format import Frame, Kind
 from treering.engine.journal.framing import State
 from treering.engine.journal.ownership import Ownership
@@ -158,7 +158,7 @@ def repair_in_place() -> None:
 
     def replace(self: NewJournal, path: str, aside: str) -> Any:
         self._seal()
-        publish.make_folders(self._disk, os.path.dirname(aside), self._top)
+        make_folders(self._disk, os.path.dirname(aside), self._top)
         with open(path, "rb") as old, open(aside, "wb") as kept:
             kept.write(old.read())
         with open(self.temporary, "rb") as new, open(path, "r+b") as target:
@@ -185,7 +185,7 @@ def cut_before_quarantine() -> None:
         torn = file.pread(end - start, start)
         file.truncate(start)
         file.fdatasync()
-        opening.make_folders(held, folder, top)
+        make_folders(held, folder, top)
         report.quarantine = os.path.join(folder, f"{start}.tail")
         with open(report.quarantine, "wb") as kept:
             kept.write(torn)

@@ -49,9 +49,11 @@ def play(request: Request) -> None:
     """Do what the role does. Errors are told; how the process ends is part of some roles."""
     global _slot  # noqa: PLW0603 (one role per process)
     _slot = request["slot"]
-    housekeeping.INDEX_LAG_S = request.get("lag_s", 0.003)
-    housekeeping.INDEX_LAG_FRAMES = 64
-    housekeeping.INDEX_IDLE_S = 0.0  # a round is too short to wait for a pause in appending
+    # A round is too short to wait for a second, or for a pause in appending.
+    patience = {"LAG_S": request.get("lag_s", 0.003), "LAG_FRAMES": 64, "IDLE_S": 0.0}
+    for name, value in patience.items():
+        assert hasattr(housekeeping, f"INDEX_{name}")
+        setattr(housekeeping, f"INDEX_{name}", value)
     if request.get("traced"):
         with contextlib.suppress(AttributeError, OSError):  # where there is no such restriction
             ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANYBODY, 0, 0, 0)
