@@ -6,6 +6,8 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
@@ -23,23 +25,26 @@ from treering.fuzz.adversary.runs import (
     run_jobs,
 )
 
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
 PROGRESS_EVERY_S = 60.0
 
 
-class CountOrAll(click.ParamType):
-    """A number, or "all", which is None."""
+def _count_or_all(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> int | None:
+    """The number; -1 for all, None when nothing was asked for."""
+    del context
+    if value is None or value.isdecimal():
+        return None if value is None else int(value)
+    if value != "all":
+        raise click.BadParameter(f"{value!r} is neither a number nor 'all'", param=parameter)
+    return -1
 
-    name = "all|N"
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """The number; -1 for all."""
-        if value in ("all", -1):
-            return -1
-        if not isinstance(value, int) and not (isinstance(value, str) and value.isdecimal()):
-            self.fail(f"{value!r} is neither a number nor 'all'", param, ctx)
-        return int(value)
+def _count_option(name: str, help_text: str) -> Callable[[_Command], _Command]:
+    """An option that takes a number, or "all"."""
+    return click.option(name, metavar="all|N", callback=_count_or_all, help=help_text)
 
 
 @click.command()
@@ -50,9 +55,9 @@ class CountOrAll(click.ParamType):
     metavar="NAME",
     help="Only this attack: its name, a pattern, or a trial as a finding prints it.",
 )
-@click.option("--flips", type=CountOrAll(), help="Bits to flip one by one.  [default: 1000]")
-@click.option("--places", type=CountOrAll(), help="Sectors, pages and cuts.  [default: 150]")
-@click.option("--faults", type=CountOrAll(), help="Calls of SQLite that fail.  [default: 150]")
+@_count_option("--flips", "Bits to flip one by one.  [default: 1000]")
+@_count_option("--places", "Sectors, pages and cuts.  [default: 150]")
+@_count_option("--faults", "Calls of SQLite that fail.  [default: 150]")
 @click.option("--seed", default=0, show_default=True, help="Of every choice.")
 @click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Processes.")
 @click.option(

@@ -118,8 +118,10 @@ class FaultyVFS(apsw.VFS):
         self._plan = plan
         super().__init__(NAME, below)
 
-    def excepthook(self, kind: Any, error: Any, trace: Any) -> None:
-        """SQLite ignores some errors, such as of closing; nobody needs to be told."""
+    def excepthook(self, kind: Any, error: Any, trace: Any) -> bool:
+        """Our own errors are handled: SQLite ignores some of them, such as of closing."""
+        del kind, trace
+        return isinstance(error, apsw.Error)
 
     def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 (SQLite's name)
         """A file that can fail."""
@@ -149,8 +151,10 @@ class FaultyFile(apsw.VFSFile):
         self._plan = plan
         super().__init__(below, name, flags)
 
-    def excepthook(self, kind: Any, error: Any, trace: Any) -> None:
+    def excepthook(self, kind: Any, error: Any, trace: Any) -> bool:
         """As above."""
+        del kind, trace
+        return isinstance(error, apsw.Error)
 
     def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802
         """May fail."""

@@ -58,7 +58,7 @@ def _put(target: Target, offset: int, data: bytes) -> None:
         file.write(data)
 
 
-_UNITS: Final[dict[str, tuple[Callable[[Target, int, int], None], int]]] = {
+_UNITS: Final[dict[str, tuple[Callable[..., None], int]]] = {
     "zero-sector": (zero, SECTOR),
     "random-sector": (randomize, SECTOR),
     "swap-sectors": (swap, SECTOR),
