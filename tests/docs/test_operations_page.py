@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -15,6 +16,8 @@ import treering
 from docs.pages import DOCS, REPOSITORY, table
 from treering import AcknowledgedDataLost, Session, TreeringError
 from treering.engine import home
+from treering.engine.journal.opening import OPEN_MODES
+from treering.engine.journal.repair_modes import REPAIR_MODES
 from treering.tools import entry, findings
 
 PAGE = DOCS / "operations.md"
@@ -78,6 +81,57 @@ def test_every_kind_of_finding_is_explained() -> None:
     notes = set(names_in(sentence[1]))
     assert notes == findings.NOTES
     assert acting == findings.ACTIONS
+
+
+def report(*words: str) -> object:
+    done = subprocess.run(
+        [sys.executable, "-m", "treering.tools", *words, "--json"],
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    return json.loads(done.stdout)
+
+
+def members_after(start: str) -> list[str]:
+    """The names in the sentence of the page that begins so, but for those in brackets."""
+    sentence = re.search(rf"{re.escape(start)}: ([^.]*)\.", TEXT)
+    assert sentence is not None, start
+    return names_in(re.sub(r"\([^)]*\)", "", sentence[1]))
+
+
+def test_json_reports_have_the_members_of_the_page(tmp_path: Path) -> None:
+    """Names and order, of version 1, as the commands print them."""
+    with Session.create("/p", home_dir=str(tmp_path)) as session:
+        session.append(custom(1))
+        path = Path(session.path)
+    data = bytearray(path.read_bytes())
+    data[500] ^= 1
+    path.write_bytes(data)
+    (checked,) = report("fsck", str(path))  # type: ignore[misc]
+    assert list(checked) == members_after("`fsck`")
+    for key, head in (("findings", "finding"), ("modes", "mode")):
+        rows = table(PAGE, f"member of a {head}", "value")
+        assert list(checked[key][0]) == [name for row in rows for name in names_in(row[0])]
+    assert list(checked["index"]) == ["state", "differences"]
+    repaired = report("repair", str(path))
+    assert isinstance(repaired, dict)
+    assert list(repaired) == members_after("`repair`")
+    assert list(repaired["gaps"][0]) == ["offset", "bytes", "first", "last"]
+    assert list(report("repair", str(path), "--readmit")) == members_after("`repair --readmit`")  # type: ignore[call-overload]
+    (indexed,) = report("reindex", str(path))  # type: ignore[misc]
+    assert list(indexed) == members_after("`reindex`")
+    assert {1} == {found["schema"] for found in (checked, repaired, indexed)}
+    assert findings.SCHEMA == 1
+
+
+def test_the_table_of_modes(tmp_path: Path) -> None:
+    """The options and the API know exactly the modes of the page."""
+    (*named, none) = [row[0] for row in table(PAGE, "mode", "A")]
+    assert [names_in(cell)[0] for cell in named] == list(REPAIR_MODES)
+    assert none == "none"
+    openers = [row[5] for row in table(PAGE, "mode", "A") if "Session.open(path" in row[5]]
+    assert len(openers) == len(OPEN_MODES)
 
 
 def test_remote_file_systems_of_the_page_are_refused() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support.stores import add_session, damaged_store, flip_byte, picture
+from support.stores import add_session, damaged_store, flip_byte, picture, without_syncs
 from tools_helpers import run
 
 from treering.engine.errors import Damaged, StorageError
@@ -23,6 +23,12 @@ from treering.tools import findings, fsck
 
 BASH = shutil.which("bash")
 pytestmark = pytest.mark.skipif(BASH is None, reason="no bash to paste commands into")
+
+
+@pytest.fixture(autouse=True)
+def _no_device_syncs() -> Iterator[None]:
+    with without_syncs():
+        yield
 
 
 class Shell(NamedTuple):

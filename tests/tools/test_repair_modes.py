@@ -4,12 +4,13 @@ second repair changes nothing. On a session in every state."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.build import Maker
-from support.stores import add_session, damaged_store, flip_byte, picture, said
+from support.stores import add_session, damaged_store, flip_byte, picture, said, without_syncs
 from tools_helpers import Ran, fine, run
 
 from treering.engine import (
@@ -23,6 +24,13 @@ from treering.engine import (
     repair,
 )
 from treering.engine.journal.repair_modes import REPAIR_MODES
+
+
+@pytest.fixture(autouse=True)
+def _no_device_syncs() -> Iterator[None]:
+    with without_syncs():
+        yield
+
 
 CHOSEN = {"A": "tail", "B": "salvage", "C": "salvage", "E": "tail", "F": "salvage"}
 """What a repair without a mode does; D is a decision and G is none."""
