@@ -205,6 +205,26 @@ class TestEveryState:
         assert gap["kind"] == "gap"
         assert f"{first['length']} bytes at {first['offset']}" in gap["what"]
 
+    @pytest.mark.parametrize("mode", ["prefix", "salvage"])
+    def test_a_gap_stands_where_the_loss_is(self, mode: Any, tmp_path: Path) -> None:
+        """Between the entries that were its neighbours, for what cannot be decoded too."""
+        maker = Maker().started()
+        maker.open()
+        maker.entry("a")
+        maker.frame(2, b"not zstd", codec=1, raw=100)
+        maker.entry("b")
+        maker.sync()
+        last = maker.entry("lost")
+        maker.close()
+        path = tmp_path / "sessions" / "s.jsonl"
+        path.parent.mkdir()
+        path.write_bytes(maker.whole())
+        flip_byte(path, last.offset + 50)
+        result = repair(path, mode=mode)
+        assert result.undecodable == [5]
+        kinds = [json.loads(line)["kind"] for line in fine("dump", "--frames", path).lines]
+        assert kinds[3:-1] == ["ENTRY", "GAP", "ENTRY", "GAP"]
+
 
 class TestWords:
     """The text is for people: what, where, what next."""
