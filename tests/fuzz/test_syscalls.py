@@ -46,7 +46,7 @@ def holds(capfd: pytest.CaptureFixture[str], *words: str, least: int) -> dict[st
 @pytest.mark.slow
 def test_errors_at_system_calls(capfd: pytest.CaptureFixture[str]) -> None:
     """Every flow, a sample of all errors at all of its calls, once and persistent."""
-    found = holds(capfd, "--every", "401", least=60)
+    found = holds(capfd, "--every", "601", least=40)
     assert set(found["flows"]) == set(FLOWS)
     assert all(flow["calls"] > 30 for flow in found["flows"].values())
 
@@ -62,7 +62,7 @@ def test_kills_at_system_calls(capfd: pytest.CaptureFixture[str]) -> None:
 def test_limits_of_the_process(capfd: pytest.CaptureFixture[str]) -> None:
     """Real short writes (RLIMIT_FSIZE) and no descriptors left (RLIMIT_NOFILE)."""
     flows = [f"--flow={name}" for name in ("appends", "import", "repair", "opens-torn")]
-    holds(capfd, "--limits", "--every", "97", *flows, least=40)
+    holds(capfd, "--limits", "--every", "151", *flows, least=25)
 
 
 def test_the_real_executable(capfd: pytest.CaptureFixture[str]) -> None:
