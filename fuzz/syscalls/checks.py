@@ -45,6 +45,7 @@ class Verdict:
         self.killed = ran.status == -9
         self.wrong: list[str] = []
         self.after = After()
+        self.swept_later: list[str] = []
         self.healed = False
         """Whether an index could not be used before the store was opened."""
 
@@ -63,6 +64,8 @@ class Verdict:
         self.wrong += self._effect()
         for name in session_names(self.place):
             self.wrong += self._go_on(name)
+        if self.swept_later:
+            self.wrong += self._sweep()
         return self.wrong
 
     def _ending(self) -> Iterator[str]:
@@ -115,7 +118,10 @@ class Verdict:
         for folder, folders, files in os.walk(self.place.root):
             for name in (*folders, *files):
                 path = os.path.relpath(os.path.join(folder, name), self.place.root)
-                if _LASTING.fullmatch(path) or (unlinks and _SWEPT.fullmatch(path)):
+                if _LASTING.fullmatch(path):
+                    continue
+                if unlinks and _SWEPT.fullmatch(path):
+                    self.swept_later.append(os.path.join(folder, name))
                     continue
                 if unlinks and re.fullmatch(r"out\.jsonl\.[0-9a-f]{8}\.part", path):
                     continue
@@ -208,6 +214,15 @@ class Verdict:
             yield "half a batch is there"
         if good is not None and said.leaf is not None and good.leaf != said.leaf:
             yield f"the position is {good.leaf}, acknowledged was {said.leaf}"
+
+    def _sweep(self) -> Iterator[str]:
+        """What a later creation sweeps away is gone after it, when it is old enough."""
+        for path in self.swept_later:
+            os.utime(path, (0, 0))
+        Session.create(cwd="/w", home_dir=self.place.home).close()
+        for path in self.swept_later:
+            if os.path.exists(path):
+                yield f"never swept: {os.path.basename(path)}"
 
     def _go_on(self, name: str) -> Iterator[str]:
         """The next append is whole, and then all is clean."""
