@@ -69,7 +69,7 @@ def strike(crew: Crew, actor: Actor, blow: Blow) -> bool:
             lambda: len(actor.rests(blow.word)) >= blow.times or actor.status is not None,
             f"the {actor.role}",
         )
-        crew.pause(blow.seconds)
+        crew.pause(blow.seconds, actor)
         crew.kill(actor)
         return actor.status == -9
     # Two processes say so, in any order.

@@ -118,10 +118,10 @@ class Crew:
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
 
-    def pause(self, seconds: float) -> None:
-        """Listen for a while."""
+    def pause(self, seconds: float, actor: Actor | None = None) -> None:
+        """Listen for a while, or until a process is dead."""
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
+        while (left := end - time.monotonic()) > 0 and (actor is None or actor.status is None):
             self._listen(left)
 
     def until(

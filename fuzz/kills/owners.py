@@ -73,7 +73,8 @@ class Scene:
         word = draw.choice(self.words)
         if word == "ACK":  # a busy machine makes a process slow: some moments count what it did
             return Moment(draw.random() * AFTER_ACK_S, word, draw.randint(1, 12))
-        return Moment(draw.random() * self.within_s, word)
+        # Commands that take twenty milliseconds take two hundred on a busy machine.
+        return Moment(draw.random() * self.within_s * draw.choice((1, 1, 3, 8)), word)
 
     def play(self, number: int, blow: Blow | None = None) -> bool:
         """Play one round; whether somebody was killed."""

@@ -142,8 +142,10 @@ def _end(session: Session, how: str) -> None:
     if how == "exception":
         raise ValueError("not caught")
     number = getattr(signal, how)
-    if number in (signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)  # nohup has it ignored, and a child inherits that
+    if number != signal.SIGKILL:
+        # In the background of a shell, or under nohup, some are ignored, and a child inherits that.
+        normal = signal.default_int_handler if how == "SIGINT" else signal.SIG_DFL
+        signal.signal(number, normal)
     os.kill(os.getpid(), number)
     time.sleep(60)
 
