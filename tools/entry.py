@@ -25,10 +25,10 @@ EXIT_READER_GONE: Final = 141
 
 def main(arguments: Sequence[str] | None = None, *, command: click.Command = treering) -> int:
     """Run the command line, or that of another command; returns the exit code."""
-    _open_standard_streams()
-    _never_fail_to_print()
     code = 0
     try:
+        _open_standard_streams()
+        _never_fail_to_print()
         code = _run(command, list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
     except BrokenPipeError:
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None, *, command: click.Command = tre
     except KeyboardInterrupt:
         _complain("interrupted")
         return EXIT_INTERRUPTED
-    except OSError as error:  # of the last flush; what failed before it has been told already
+    except OSError as error:  # of the first open or the last flush; the rest has been told already
         _forget_stdout()
         return code or _fail(error)
     return code

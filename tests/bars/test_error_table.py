@@ -199,6 +199,15 @@ def test_F07_file_size_limit(bench: Bench, more: int) -> None:
     assert figures.codes == {"3": 1}
 
 
+@pytest.mark.parametrize("more", [0, 1, 2, 4])
+def test_no_descriptors_left(bench: Bench, more: int) -> None:
+    """RLIMIT_NOFILE: EMFILE at the first file, or one after it (without an index it may do): told in
+    one line, nothing left, and the next command works."""
+    figures = Figures()
+    assert limits.run(bench, FLOWS["name"], Fault("nofile", more, "limit"), figures) == []
+    assert more or figures.codes == {"3": 1}
+
+
 def at_each(capfd: pytest.CaptureFixture[str], flow: str, call: str, error: str) -> dict[str, int]:
     """The error once at each such call on a journal, in turn: what the exit codes were."""
     words = ["--flow", flow, "--call", call, "--error", error, "--on", ".jsonl", "--once", "--json"]
