@@ -247,7 +247,8 @@ def _say_flow(search: Search, name: str) -> None:
     codes = ", ".join(f"{count} x {code}" for code, count in sorted(figures.codes.items()))
     search.say(
         f"{name}: {figures.calls} calls, {figures.runs} runs (exit codes: {codes or 'none'}),"
-        f" {figures.missed} missed, {len(figures.failures)} failures"
+        f" {figures.missed} missed, {figures.healed} with an index to replace,"
+        f" {len(figures.failures)} failures"
     )
 
 
