@@ -162,18 +162,40 @@ def open_build(path: str, *, busy_timeout_ms: int, cache_kib: int) -> tuple[apsw
 
 def _old_file(path: str, readonly: bool, busy_timeout_ms: int, cache_kib: int) -> apsw.Connection:  # noqa: FBT001
     schema.require_file(path)
+    least = None if readonly else _sequence_without_wal(path)
     db = schema.connect(path, readonly=readonly)
     try:
         schema.configure(db, busy_timeout_ms=busy_timeout_ms, cache_kib=cache_kib)
         if db.readonly("main") and not readonly:
             raise IndexFault(path, "the file is read-only")
         schema.check(db, path, file_inode=signed(os.lstat(path).st_ino))
+        if least is not None and (db.execute("SELECT sequence FROM state").get or 0) < least:
+            raise IndexFault(path, "a -wal from before its last rows lies beside it")
         if not readonly:
             schema.write_settings(db)
     except BaseException:
         db.close()
         raise
     return db
+
+
+def _sequence_without_wal(path: str) -> int | None:
+    """The last indexed frame by the main file alone, when there is a -wal that could take it back.
+
+    A -wal holds what comes after the main file. One of the same file from an earlier time (a
+    backup that was written over it) would be replayed all the same, and mix two times.
+    """
+    try:
+        if not os.stat(path + "-wal").st_size or _open_paths[path] > 1:
+            return None  # in use here: another descriptor must not be closed, for its locks
+        db = schema.connect_unlocked(path)
+        try:
+            found = db.execute("SELECT sequence FROM state").get
+        finally:
+            db.close()
+    except (apsw.Error, OSError, UnicodeError):
+        return None  # whatever is wrong with it, opening it tells
+    return found if isinstance(found, int) else None
 
 
 def _new_file(

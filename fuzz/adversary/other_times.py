@@ -118,7 +118,7 @@ def wal_of_another(target: Target) -> None:
     db.close()
 
 
-@attack(sidecars=True, believed=BOTH)
+@attack(sidecars=True)
 def own_older_wal(target: Target) -> None:
     """A -wal of this very file, from before its last rows: replayed, it mixes two times."""
     write(target.index + "-wal", target.older_wal)
