@@ -11,6 +11,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 from typing import Final, NamedTuple
 
 from treering.fuzz.kills.crew import PATIENCE_S, Actor, CouldNotRunError, Crew
@@ -50,15 +51,31 @@ class Exactly(NamedTuple):
 Blow = Moment | Exactly
 
 
+_TRACED: Final = """
+import time
+from treering.fuzz.kills.roles import let_trace
+let_trace()
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
 def why_no_strace() -> str | None:
     """Why processes cannot be killed exactly at a system call here; None when they can."""
-    program = shutil.which("strace")
-    if program is None:
+    if shutil.which("strace") is None:
         return "strace is not installed"
-    probe = [program, "-f", "-e", "trace=none", "-o", os.devnull, "true"]
-    done = subprocess.run(probe, capture_output=True, text=True, check=False, timeout=20)
-    if done.returncode != 0:
-        return f"strace cannot trace here: {done.stderr.strip().splitlines()[-1:]}"
+    probe = subprocess.Popen([sys.executable, "-c", _TRACED], stdout=subprocess.PIPE)
+    assert probe.stdout is not None
+    try:
+        probe.stdout.readline()
+        with _Tracer(probe.pid, Exactly("write", 1)):
+            probe.kill()
+    except CouldNotRunError as error:
+        return str(error)
+    finally:
+        probe.kill()
+        probe.wait()
+        probe.stdout.close()
     return None
 
 
