@@ -28,6 +28,7 @@ from treering.engine import (
     Session,
     SessionView,
     SourceChanged,
+    StorageFull,
     TreeringError,
     export_jsonl,
     import_session,
@@ -35,7 +36,6 @@ from treering.engine import (
     repair,
 )
 from treering.engine.session import indexing
-from treering.engine.transfer import exporting
 from treering.fuzz.faulty_disk import FaultyDisk, Op
 
 
@@ -278,23 +278,36 @@ def test_a_stale_part_stops_no_export(tmp_path: Path) -> None:
     assert stale.read_bytes() == b"half"
 
 
-def test_two_exports_to_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_exports_to_one_name(tmp_path: Path) -> None:
     """R11: one of them makes the file, the other finds the name taken; no part is left."""
     target = tmp_path / "out.jsonl"
-    real = exporting.write_jsonl
+    disk = FaultyDisk()
 
-    def meanwhile(session: Session, file: Any, *, branch: bool = False) -> int:
-        monkeypatch.setattr(exporting, "write_jsonl", real)
-        export_jsonl(session, target)
-        return real(session, file, branch=branch)
+    def meanwhile(op: Op) -> None:
+        if op.name == "fsync" and op.path.endswith(".part"):
+            disk.before = None
+            export_jsonl(session, target)
 
-    monkeypatch.setattr(exporting, "write_jsonl", meanwhile)
     with new(tmp_path) as session:
         session.append(custom("a"))
+        disk.before = meanwhile
         with pytest.raises(Conflict, match="exists already"):
-            export_jsonl(session, target)
+            export_jsonl(session, target, disk=disk)
         assert target.read_bytes() == b"".join(jsonl_lines(session))
     assert list(tmp_path.glob("*.part")) == []
+
+
+@pytest.mark.parametrize("call", ["create", "pwrite", "fsync", "link"])
+def test_an_export_that_fails_leaves_nothing(tmp_path: Path, call: str) -> None:
+    """R11: neither the file nor a part of it, and the session goes on."""
+    disk = FaultyDisk()
+    disk.fail(call, error=errno.ENOSPC)
+    with new(tmp_path) as session:
+        session.append(custom("a"))
+        with pytest.raises(StorageFull, match="write the export"):
+            export_jsonl(session, tmp_path / "out.jsonl", disk=disk)
+        assert not list(tmp_path.glob("out.jsonl*"))
+        session.append(custom("b"))
 
 
 @pytest.mark.parametrize("error", [errno.EXDEV, errno.EPERM])
