@@ -90,6 +90,11 @@ def _check(result: Checked, path: str, store: Store, *, with_index: bool) -> Non
             result.modes = modes if useful else []
         if with_index:
             result.index = check_index(store, result.session, found, in_use=in_use)
+            if result.index.state in ("differs", "unusable"):
+                # Believed when a second look sees it too: an owner may have come (and gone) after
+                # the journal was captured, and the index covers more, or was being checkpointed.
+                in_use = _in_use(store, path) or file.stat().size != source.size
+                result.index = check_index(store, result.session, found, in_use=in_use)
             _take_index(result, found, store)
     finally:
         file.close()

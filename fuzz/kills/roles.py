@@ -235,10 +235,6 @@ def _check(request: Request) -> None:
     for _ in range(request.get("times", 1 << 60)):
         say("LOOK")
         checked = check_session(request["path"], with_index=True)
-        if not checked.ok:
-            # An owner may have come between its looks at the note, the journal and the index.
-            say("LOOK")
-            checked = check_session(request["path"], with_index=True)
         found = [finding.what for finding in checked.findings if finding.needs_action]
         say(f"CHECKED {json.dumps([checked.case, checked.entries, found])}")
 

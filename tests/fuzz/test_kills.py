@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from treering.engine import Session
 from treering.fuzz.kills.blows import CALLS, why_no_strace
 from treering.fuzz.kills.command import command
 from treering.fuzz.kills.crew import BrokenPromise, Crew
@@ -17,6 +19,7 @@ from treering.fuzz.kills.owners import ONLOOKERS, Stage
 from treering.fuzz.kills.planted import PLANTS
 from treering.fuzz.kills.run import ACTORS, EXACT_PAIRS, SCENES, Run, Settings, Summary, walk
 from treering.fuzz.kills.story import ALL_HOWS, Story, item_of, items_of
+from treering.tools import fsck
 
 NO_STRACE = why_no_strace()
 
@@ -109,8 +112,6 @@ def test_labels_are_compared_by_what_their_writer_chose() -> None:
 
 def test_an_entry_that_nobody_appended_is_found(tmp_path: Path) -> None:
     """The judge believes no more than it was told."""
-    from treering.engine import Session
-
     with Session.create("/work", home_dir=str(tmp_path / "home")) as session:
         session.append({"type": "custom", "customType": "of nobody"})
     with pytest.raises(BrokenPromise, match="nobody appended"):
@@ -175,3 +176,30 @@ def test_what_cannot_be_traced_is_told(tmp_path: Path, monkeypatch: pytest.Monke
 def test_every_name_is_a_scene_or_an_onlooker() -> None:
     assert set(ACTORS) == {*SCENES, *ONLOOKERS, "exact"}
     assert {call for _, call in EXACT_PAIRS} == set(CALLS)
+
+
+@pytest.mark.parametrize("stays", [True, False], ids=["stays", "has closed again"])
+def test_fsck_while_an_owner_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stays: bool
+) -> None:
+    """An index that covers what was appended after fsck had captured the journal is no finding
+    (found by a check beside a writer)."""
+    with Session.create("/work", home_dir=str(tmp_path / "home")) as session:
+        path = session.path
+    owners = []
+    examine = fsck.examine
+
+    def examined(*args: Any, **more: Any) -> Any:
+        found = examine(*args, **more)
+        owners.append(Session.open(path))
+        owners[0].append({"type": "custom", "customType": "meanwhile"})
+        assert owners[0].counts()["entries"] == 1  # by an index that covers it
+        if not stays:
+            owners[0].close()
+        return found
+
+    monkeypatch.setattr(fsck, "examine", examined)
+    checked = fsck.check_session(path, with_index=True)
+    owners[0].close()
+    assert checked.ok, checked.findings
+    assert checked.index.state == "in use, not compared"
