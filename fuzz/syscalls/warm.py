@@ -46,7 +46,7 @@ def import_everything() -> None:
     import treering.tools.viewing  # noqa: F401
 
 
-def child(request: dict[str, Any], gate: int, said: tuple[int, int]) -> None:
+def child(request: dict[str, Any], ready: int, gate: int, said: tuple[int, int]) -> None:
     """What the forked child does; never returns."""
     code = 70
     try:
@@ -58,6 +58,8 @@ def child(request: dict[str, Any], gate: int, said: tuple[int, int]) -> None:
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         if request.get("plant"):
             plants.PLANTS[request["plant"]]().__enter__()  # for the life of this process
+        # Not before all preparations are done: their calls would be counted, or made to fail.
+        os.write(ready, b".")
         os.read(gate, 1)
         os.close(gate)
         _limit(request)
@@ -89,17 +91,19 @@ def _limit(request: dict[str, Any]) -> None:
 def serve_one(request: dict[str, Any]) -> dict[str, Any]:
     """Fork, attach, let go, wait."""
     reader, gate = os.pipe()
+    is_ready, ready = os.pipe()
     # Pipes: a limit on the size of files would limit files. What a flow prints fits into them.
     out, err = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
-        for descriptor in (gate, out[0], err[0]):
+        for descriptor in (gate, is_ready, out[0], err[0]):
             os.close(descriptor)
-        child(request, reader, (out[1], err[1]))
-    for descriptor in (reader, out[1], err[1]):
+        child(request, ready, reader, (out[1], err[1]))
+    for descriptor in (reader, ready, out[1], err[1]):
         os.close(descriptor)
     tracer: subprocess.Popen[bytes] | None = None
     try:
+        os.read(is_ready, 1)
         if request.get("strace"):
             tracer = subprocess.Popen(
                 [*request["strace"], "-p", str(pid)],
@@ -119,7 +123,7 @@ def serve_one(request: dict[str, Any]) -> dict[str, Any]:
                 answer[name] = pipe.read().decode("latin-1")
         return answer
     finally:
-        for descriptor in (gate, out[0], err[0]):
+        for descriptor in (gate, is_ready, out[0], err[0]):
             os.close(descriptor)
         if tracer is not None:
             tracer.wait(30)
