@@ -74,7 +74,7 @@ class Scene:
         if word == "ACK":  # a busy machine makes a process slow: some moments count what it did
             return Moment(draw.random() * AFTER_ACK_S, word, draw.randint(1, 12))
         # Commands that take twenty milliseconds take two hundred on a busy machine.
-        return Moment(draw.random() * self.within_s * draw.choice((1, 1, 3, 8)), word)
+        return Moment(draw.random() * self.within_s * draw.choice((1, 1, 1, 4)), word)
 
     def play(self, number: int, blow: Blow | None = None) -> bool:
         """Play one round; whether somebody was killed."""
@@ -196,7 +196,7 @@ class LargeBatches(Owning):
         draw = self.stage.draw(number)
         random_blow = self.blow(draw)
         blow = blow or random_blow
-        writer = self.start("writer", blow, **self.request(number, stop=4))
+        writer = self.start("writer", blow, **self.request(number, stop=12))
         killed = strike(self.crew, writer, blow)
         self.judge(draw, self.told(writer, number))
         return killed
