@@ -349,6 +349,11 @@ class Indexer:
         except IndexFault as second:
             self.faults.append(str(second))
 
+    def distrust(self, why: str) -> None:
+        """Set the index aside: an answer of it was found wrong. The next question builds anew."""
+        with self._lock:
+            self._set_aside(IndexFault(self._path or "", why))
+
     def _close_files(self) -> None:
         with self._id_lock:
             ids, self._ids = self._ids, None

@@ -325,7 +325,23 @@ class Reads:
     # Bytes
 
     def _load(self, rows: Sequence[Indexed]) -> list[Entry]:
-        """The entries of index rows, frames that lie close together read in one go."""
+        """The entries of index rows; rows that are wrong are looked up again in a new index."""
+        try:
+            return self._load_rows(rows)
+        except _RowIsWrong as wrong:
+            if not self._index_is_distrusted(wrong.why):
+                raise Damaged(wrong.why, path=self.path, offset=wrong.row.offset) from None
+        sequences = [row.sequence for row in rows]
+        found = self.ask(lambda index: [index.by_sequence(sequence) for sequence in sequences])
+        return self._load_rows([row for row in found if row is not None])
+
+    def _index_is_distrusted(self, why: str) -> bool:
+        """Set an index aside that was found wrong; False where there is no file to blame."""
+        del why
+        return False
+
+    def _load_rows(self, rows: Sequence[Indexed]) -> list[Entry]:
+        """Frames that lie close together are read in one go."""
         loaded: list[Entry] = []
         start = 0
         count = len(rows)
@@ -355,6 +371,8 @@ class Reads:
             body = data[at : at + FRAME_HEADER_BYTES + row.stored]
             # One comparison proves everything: the revision is the digest over header and payload.
             if digest_of(body, salt) != row.revision:
+                if frame_at(self.source, salt, row.offset) is not None:
+                    raise _RowIsWrong(row)  # the frame is whole: it is not the journal's fault
                 raise Damaged(
                     f"entry {row.id} does not verify any more",
                     path=self.path,
@@ -396,6 +414,15 @@ class Reads:
             row.revision,
         )
         return self.shared.decoder.decode(frame, body[FRAME_HEADER_BYTES:])
+
+
+class _RowIsWrong(Exception):
+    """An index row names a whole frame with another revision than it has."""
+
+    def __init__(self, row: Indexed) -> None:
+        self.row = row
+        self.why = f"the index has another revision for the frame of entry {row.id}"
+        super().__init__(self.why)
 
 
 def _pieces(rows: Sequence[Indexed]) -> Iterator[Sequence[Indexed]]:

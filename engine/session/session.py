@@ -449,8 +449,6 @@ class Session(Reads):
         if housekeeper is not None and self._writer.owner.is_open:
             housekeeper.forget()
 
-    # Parts
-
     def ask(self, question: Callable[[SessionIndex], _Answer]) -> _Answer:
         """See :meth:`Reads.ask`."""
         self._check_open()
@@ -474,6 +472,10 @@ class Session(Reads):
             if source is self.source:
                 raise
             return super()._load(rows)
+
+    def _index_is_distrusted(self, why: str) -> bool:
+        self._indexer.distrust(why)
+        return True
 
     def _synced_size(self) -> int:
         """Size that the index may cover; with ``durability="os"`` a read makes it everything."""

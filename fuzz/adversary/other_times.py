@@ -87,7 +87,7 @@ def forged_rows(target: Target) -> None:
     )
 
 
-@attack(believed=BOTH)
+@attack()
 def forged_revisions(target: Target) -> None:
     """Revisions changed by SQL: no frame that is read verifies against them."""
     run_sql(target.index, "UPDATE entry SET revision=zeroblob(16)")
