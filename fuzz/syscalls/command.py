@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -70,10 +71,12 @@ class Search:
 
     def mounts(self) -> None:
         """File systems that are full or read-only."""
-        for name in mounts.CHECKS:
+        for check, kind in itertools.product(mounts.CHECKS, mounts.FILE_SYSTEMS):
+            name = f"{check} on {kind}"
             figures = self.figures.setdefault(name, Figures())
             try:
-                wrong = mounts.check(name, os.path.join(self.bench.folder, name))
+                folder = os.path.join(self.bench.folder, f"{check}-{kind}")
+                wrong = mounts.check(check, folder, kind)
             except UnavailableError as error:
                 self.skip(f"{name}: {error}")
                 continue

@@ -86,6 +86,16 @@ def test_file_systems(tmp_path: Path, name: str) -> None:
         pytest.skip(str(error))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["full", "full-quarantine"])
+def test_F08_a_full_ext4(tmp_path: Path, name: str) -> None:
+    """On a loop device: its blocks are given out late, so a sync can be what finds no space."""
+    try:
+        assert mounts.check(name, str(tmp_path / name), "ext4") == []
+    except UnavailableError as error:
+        pytest.skip(str(error))
+
+
 # What was found once
 
 
