@@ -51,7 +51,7 @@ def check(name: str, folder: str, file_system: str = "tmpfs") -> list[str]:
         capture_output=True,
         timeout=120,
         check=False,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "TREERING_TRACEBACK": ""},
     )
     if done.returncode == 77 or b"unshare" in done.stderr:
         raise UnavailableError("mounting is not allowed here")
