@@ -380,5 +380,4 @@ def _joined(pieces: list[bytes]) -> Iterable[bytes]:
             group, total = [], 0
         group.append(piece)
         total += len(piece)
-    if group:
-        yield b"".join(group)
+    yield b"".join(group)
