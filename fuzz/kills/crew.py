@@ -89,8 +89,8 @@ class Crew:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
+        self._process.stdout.close()  # a server that waits for room in the pipe would never end
         self._process.wait(PATIENCE_S)
-        self._process.stdout.close()
 
     def forget(self) -> None:
         """A new round: nothing has been said."""

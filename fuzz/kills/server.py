@@ -44,7 +44,7 @@ class Server:
                 continue
             data = os.read(0, 1 << 16)
             if not data:
-                self._end()
+                self.end()
                 return None
             *lines, self._buffer = (self._buffer + data).split(b"\n")
             for line in lines:
@@ -87,7 +87,8 @@ class Server:
                 continue
             _say(self.slots.pop(pid), f"DEAD {os.waitstatus_to_exitcode(status)}")
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """End every child, stopped ones too: nothing outlives a harness that went away."""
         for pid in self.slots:
             os.kill(pid, signal.SIGKILL)
         for pid in self.slots:
@@ -104,7 +105,12 @@ def main() -> None:
 
     if len(sys.argv) > 1:
         planted.plant(sys.argv[1])
-    request = Server().serve()
+    server = Server()
+    try:
+        request = server.serve()
+    except BrokenPipeError:  # nobody listens any more
+        server.end()
+        return
     if request is not None:
         roles.play(request)
         os._exit(0)  # quicker than ending the interpreter, which some roles do on purpose

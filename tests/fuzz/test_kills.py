@@ -203,3 +203,19 @@ def test_fsck_while_an_owner_comes(
     owners[0].close()
     assert checked.ok, checked.findings
     assert checked.index.state == "in use, not compared"
+
+
+def test_nothing_outlives_a_harness_that_was_killed(tmp_path: Path) -> None:
+    """Not the server, not a writer, not a stopped one."""
+    with Session.create("/work", home_dir=str(tmp_path / "home")) as session:
+        path = session.path
+    crew = Crew()
+    story = {"seed": "s", "round": 0, "hows": ALL_HOWS, "large": 100}
+    actors = [crew.start("writer", path=path, patient=True, **story) for _ in range(2)]
+    crew.until(lambda: any(actor.has_said("ACK") for actor in actors), "a writer")
+    for actor in actors:
+        crew.signal(actor, "SIGSTOP")
+    crew.close()
+    for actor in actors:
+        with pytest.raises(ProcessLookupError):
+            os.kill(actor.pid, 0)
