@@ -170,6 +170,9 @@ def _old_file(path: str, readonly: bool, busy_timeout_ms: int, cache_kib: int) -
             raise IndexFault(path, "the file is read-only")
         schema.check(db, path, file_inode=signed(os.lstat(path).st_ino))
         if least is not None and (db.execute("SELECT sequence FROM state").get or 0) < least:
+            # Closing would write the old time over the file, and what it knows of its own: the
+            # newest watermark.
+            db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             raise IndexFault(path, "a -wal from before its last rows lies beside it")
         if not readonly:
             schema.write_settings(db)

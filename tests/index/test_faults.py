@@ -128,6 +128,26 @@ def test_a_foreign_wal_is_a_fault(good: Path, tmp_path: Path) -> None:
     assert bad is not None
 
 
+def test_a_wal_of_an_earlier_time_is_refused_and_not_replayed(good: Path, tmp_path: Path) -> None:
+    """A -wal of the same file that a backup brought back: a fault, and the file still knows the
+    newest watermark, by which lost entries are noticed."""
+    with SessionIndex.open(str(good)) as index:
+        index.set_watermark(b"o" * 64)
+        load(index, [row(301, "older")])
+        shutil.copy(f"{good}-wal", tmp_path / "older-wal")
+    with SessionIndex.open(str(good)) as index:
+        index.set_watermark(b"n" * 64)
+        load(index, [row(302, "newer")])
+    shutil.copy(tmp_path / "older-wal", f"{good}-wal")
+    data = good.read_bytes()
+    with pytest.raises(IndexFault, match="from before its last rows"):
+        SessionIndex.open(str(good))
+    assert good.read_bytes() == data
+    found = peek(str(good))
+    assert found is not None
+    assert found[2] == b"n" * 64
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="must become a user who may not write")
 def test_a_file_that_cannot_be_written_is_a_fault(good: Path) -> None:
     """Read-only for us: a fault when opened for writing, all answers when opened for reading."""
