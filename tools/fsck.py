@@ -255,7 +255,8 @@ class _Payloads:
             lost = f"frame {gap.first}" if gap.last == gap.first else f"frames from {gap.first}"
             if gap.last is not None and gap.last > gap.first:
                 lost += f" to {gap.last}"
-            what = f"more bytes that do not verify ({lost})"
+            more = "more bytes that do not verify" if gap.bytes else "the end is gone, too"
+            what = f"{more} ({lost})"
             self._counter.add(Finding("interior", path, what, gap.offset, gap.bytes, step))
         for frame in salvage.undecodable:
             if frame.sequence >= found.place.sequence:
@@ -304,7 +305,10 @@ def _take_history(result: Checked, found: Examination, hint: Hint | None, store:
     assert found.walk is not None
     history = found.walk.history
     for frame, gap in history.gaps:
-        what = f"an earlier repair could not keep {gap.bytes} bytes at {gap.offset} of the old file"
+        lost = f"{gap.bytes} bytes at {gap.offset} of the old file"
+        if not gap.bytes:
+            lost = f"what had followed the first {gap.offset} bytes of the old file"
+        what = f"an earlier repair could not keep {lost}"
         result.findings.append(_at(result, frame, "gap", what))
     last = history.last
     if found.case == "A" and last is not None and last.kind != Kind.EPOCH_CLOSE:

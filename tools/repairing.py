@@ -107,7 +107,10 @@ def _rebuilt_lines(result: RepairResult) -> list[str]:
         frames = f"frames from {gap.first}"
         if gap.last is not None:
             frames += f" to {gap.last}"
-        lines.append(f"lost: {counted(gap.bytes, 'byte')} at {gap.offset} ({frames})")
+        what = f"{counted(gap.bytes, 'byte')} at {gap.offset}"
+        if not gap.bytes and gap.last is None:
+            what = f"what had followed the first {gap.offset} bytes"
+        lines.append(f"lost: {what} ({frames})")
     if result.activation_unknown:
         count = counted(len(result.activation_unknown), "staged entry", "staged entries")
         lines.append(f"{count} whose activation may be lost; --keep-unknown keeps them")

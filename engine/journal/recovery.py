@@ -138,6 +138,14 @@ class Examination:
         return self.header.published_length if self.header else 0
 
     @property
+    def end_is_lost(self) -> bool:
+        """Whether frames were durable that would follow the end of the file, as far as is known."""
+        mark_end = self.watermark.end_offset if self.watermark else 0
+        if self.source.size < max(self.published_length, mark_end):
+            return True
+        return self.watermark_broken and self.stop is not None and self.stop.reason is None
+
+    @property
     def place(self) -> Place:
         """Behind the last verified frame."""
         assert self.stop is not None

@@ -172,6 +172,10 @@ def _decide(found: Examination, mode: RepairMode | None) -> Action:
 def _rebuild(owner: Ownership, store: home.Store, contents: _Contents) -> None:
     disk, path = owner.disk, owner.path
     session_id = home.session_id_of(path)
+    try:
+        owner.file.fsync()  # what is kept aside may never have been synced: a writer had died
+    except OSError as error:
+        raise from_os_error(error, "sync the journal", path) from error
     # Two passes: SESSION and PROVENANCE come first in a new journal, wherever they were found.
     contents.look_through()
     head = contents.head(session_id)
@@ -311,6 +315,7 @@ class _Contents:
                 continue
             yield self._keep(frame, payload)
         history = walk.history
+        self.result.misunderstood = [problem.sequence for problem in history.problems]
         self._session = self._payload_or_none(history.session)
         self._provenance = self._payload_or_none(history.provenance)
         place = found.place
