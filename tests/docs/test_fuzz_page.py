@@ -9,7 +9,7 @@ import sys
 import click
 import pytest
 
-from docs.pages import DOCS, blocks, section
+from docs.pages import DOCS, REPOSITORY, blocks, section
 from treering.fuzz.__main__ import fuzz
 from treering.fuzz.crash_states import EXHAUSTIVE_MAX
 from treering.fuzz.error_injection import ERRORS, MORE_ERRORS
@@ -31,7 +31,8 @@ def test_the_example_runs() -> None:
 
 
 def commands() -> list[str]:
-    lines = "\n".join(blocks(PAGE, "sh")).splitlines()
+    pages = (PAGE, REPOSITORY / "README.md")
+    lines = "\n".join(block for page in pages for block in blocks(page, "sh")).splitlines()
     ours = [line for line in lines if line.startswith("python -m treering.fuzz ")]
     return [line for line in ours if "…" not in line]  # names of files that only a finding has
 
