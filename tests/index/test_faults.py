@@ -132,6 +132,7 @@ def test_a_wal_of_an_earlier_time_is_refused_and_not_replayed(good: Path, tmp_pa
     """A -wal of the same file that a backup brought back: a fault, and the file still knows the
     newest watermark, by which lost entries are noticed."""
     with SessionIndex.open(str(good)) as index:
+        index.bind(b"j" * 16, 1, 1)
         index.set_watermark(b"o" * 64)
         load(index, [row(301, "older")])
         shutil.copy(f"{good}-wal", tmp_path / "older-wal")
