@@ -85,11 +85,6 @@ class History:
         self.leaf_candidates: deque[Frame] = deque(maxlen=LEAF_CANDIDATES_KEPT)
         self.settled: Frame | None = None
 
-    @property
-    def run_open(self) -> bool:
-        """Whether the last frames are STAGED and an EPOCH_ACTIVATE may still follow."""
-        return self._run is not None
-
     def resume_behind(self, frame: Frame) -> None:
         """Start after a frame that was verified before (its own meaning is already known)."""
         self._closed = frame.kind == Kind.EPOCH_CLOSE

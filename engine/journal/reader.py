@@ -337,10 +337,8 @@ class HashBudget:
 
 
 def _found_at(source: Bytes, salt: int, offset: int, budget: HashBudget) -> Frame | None:
-    header = source.read_at(offset, FRAME_HEADER_BYTES)
-    if len(header) < FRAME_HEADER_BYTES:
-        return None
-    stored = _checked_stored_length(header, salt)
+    """The frame whose header stands whole at ``offset``."""
+    stored = _checked_stored_length(source.read_at(offset, FRAME_HEADER_BYTES), salt)
     if stored is None or offset + ENVELOPE_BYTES + stored > source.size:
         return None
     budget.spend(ENVELOPE_BYTES + stored, offset)
