@@ -131,15 +131,16 @@ def _judge_end(
 ) -> str | None:
     last = recording.points[-1]
     assert isinstance(last.expectation, Expectation)
-    ends = [("the process ended", recording.disk.volume.cached())]
+    cached = recording.disk.volume.cached()
+    ends = [("the process ended", cached, last.expectation.after_death())]
     ends += [
-        (f"state {number} of the end", image)
+        (f"state {number} of the end", image, last.expectation)
         for number, image in images_of(last, seed, STATES_AFTER)
     ]
-    for what, image in ends:
+    for what, image, expectation in ends:
         result.states += 1
         environment.restart(seed + 1)
-        why = judge(flow, image, last.expectation)
+        why = judge(flow, image, expectation)
         if why is not None:
             return f"{what}: {why} (the flow ended with {recording.error!r})"
     return None

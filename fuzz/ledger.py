@@ -16,6 +16,9 @@ class Attempt(NamedTuple):
 
     items: tuple[Hashable, ...]
     atomic: bool
+    returned: bool = False
+    """Whether it was acknowledged without a promise of durability: only a power failure, not the
+    end of the process, may take it away."""
 
 
 class Expectation(NamedTuple):
@@ -29,6 +32,12 @@ class Expectation(NamedTuple):
     def fact(self, name: str) -> Hashable:
         """A remembered fact, None where there is none."""
         return dict(self.facts).get(name)
+
+    def after_death(self) -> Expectation:
+        """The same when only the process ended: what it wrote is there, whoever synced it."""
+        last = max((at for at, one in enumerate(self.pending, 1) if one.returned), default=0)
+        there = tuple(item for one in self.pending[:last] for item in one.items)
+        return Expectation(self.acknowledged + there, self.pending[last:], self.facts)
 
     def allowed(self) -> set[tuple[Hashable, ...]]:
         """Every sequence of items that may be found."""
@@ -85,15 +94,17 @@ class Ledger:
             raise
         if durable:
             self.settle()
+        else:
+            self._pending[-1] = self._pending[-1]._replace(returned=True)
 
     def begin(self, found: Sequence[Hashable]) -> None:
         """What is durable before the flow starts."""
         self._acknowledged = tuple(found)
 
     def resume(self, expectation: Expectation) -> None:
-        """Go on after a crash at which this was expected."""
+        """Go on after a power failure at which this was expected."""
         self._acknowledged, pending, facts = expectation
-        self._pending = list(pending)
+        self._pending = [attempt._replace(returned=False) for attempt in pending]
         self._facts = dict(facts)
 
     def settle(self) -> None:
@@ -102,13 +113,18 @@ class Ledger:
             self._acknowledged += attempt.items
         self._pending.clear()
 
-    def observe(self, found: Sequence[Hashable]) -> None:
+    def observe(self, found: Sequence[Hashable], *, power_failed: bool = True) -> None:
         """A recovery decided what is there: from now on exactly this must be.
+
+        Args:
+            found: what it shows.
+            power_failed: False where only a process can have ended since the last attempt.
 
         Raises:
             AssertionError: it is nothing that may be there.
         """
-        assert tuple(found) in self.expectation.allowed(), f"{found!r} may not be there"
+        expected = self.expectation if power_failed else self.expectation.after_death()
+        assert tuple(found) in expected.allowed(), f"{found!r} may not be there"
         self._acknowledged = tuple(found)
         self._pending.clear()
 

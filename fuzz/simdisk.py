@@ -136,6 +136,10 @@ class SimDisk:
         """Give the lock of a file to one open descriptor."""
         return self._locks.setdefault(node.number, holder) is holder
 
+    def drop_all_locks(self) -> None:
+        """Every process has ended: nobody holds a lock any more."""
+        self._locks.clear()
+
     def drop_lock(self, node: Node, holder: SimFile) -> None:
         """What closing a descriptor does to its lock."""
         if self._locks.get(node.number) is holder:

@@ -8,6 +8,7 @@ from treering.fuzz.explorer import Flow
 from treering.fuzz.flows.failing import failing_flows
 from treering.fuzz.flows.handmade import handmade_flows
 from treering.fuzz.flows.indexed import indexed_flows
+from treering.fuzz.flows.interrupted import interrupted_flow, interrupted_flows
 from treering.fuzz.flows.recovering import recover_flow, recover_flows
 from treering.fuzz.flows.sequences import sequence_flow, sequences
 from treering.fuzz.flows.whole import whole_flows
@@ -27,6 +28,7 @@ def all_flows() -> Iterator[Flow]:
     """Every flow, the short ones first."""
     yield from single_flows()
     yield from recover_flows()
+    yield from interrupted_flows()
     for flow in sequences():
         if "+" in flow.name:
             yield flow
@@ -41,6 +43,8 @@ def flow_named(name: str) -> Flow:
     if name.startswith("recover:"):
         _, base, number = name.split(":")
         return recover_flow(base, int(number))
+    if name.startswith(("killed:", "failed-opening:")):
+        return interrupted_flow(name)
     if all(verb in VERBS for verb in name.split("+")):
         return sequence_flow(name.split("+"))
     return {flow.name: flow for flow in single_flows()}[name]

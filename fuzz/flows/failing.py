@@ -9,6 +9,7 @@ from typing import Any, Final, get_args
 from treering.engine.errors import OutcomeUnknown, Poisoned, StorageFull
 from treering.fuzz.explorer import Flow
 from treering.fuzz.faulty_disk import FaultyDisk
+from treering.fuzz.flows.whole import ground
 from treering.fuzz.flows.world import ADVISORY, PATH, VERBS, SessionCheck, World, make_session
 from treering.fuzz.ledger import Ledger
 from treering.fuzz.simdisk import SimDisk
@@ -20,13 +21,17 @@ ROOMS: Final = (0, 1, 43, 300, 453, 500, 700, 1000)
 SYNC_VERBS: Final = ("append", "many", "batch", "branch")
 
 
-def no_space_flow(verb: str, room: int) -> Flow:
+def no_space_flow(verb: str, room: int, *, unsynced: bool = False) -> Flow:
     """A full disk in the middle of a write; then there is space again."""
 
     def run(disk: Any, ledger: Ledger, _: object) -> None:
         faulty = FaultyDisk(disk)
         world = World(faulty, ledger)
-        world.own()
+        if unsynced:
+            world.make("os")
+            world.append()  # acknowledged, and not yet synced: nothing of it may go
+        else:
+            world.own()
         faulty.quota = room
         try:
             VERBS[verb](world)
@@ -36,7 +41,8 @@ def no_space_flow(verb: str, room: int) -> Flow:
         world.append()
         world.close()
 
-    return Flow(f"no-space:{verb}:{room}", make_session, run, SessionCheck(), ADVISORY)
+    name = f"no-space:{verb}:{room}{':unsynced' if unsynced else ''}"
+    return Flow(name, ground if unsynced else make_session, run, SessionCheck(), ADVISORY)
 
 
 def failed_sync_flow(verb: str, model: SyncFailure, evicted: bool) -> Flow:
@@ -71,6 +77,7 @@ def failing_flows() -> Iterator[Flow]:
     for verb in ("append", "many", "batch"):
         for room in ROOMS:
             yield no_space_flow(verb, room)
+            yield no_space_flow(verb, room, unsynced=True)
     for verb in SYNC_VERBS:
         for model in get_args(SyncFailure):
             yield failed_sync_flow(verb, model, evicted=False)

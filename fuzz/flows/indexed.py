@@ -15,12 +15,21 @@ from treering.engine.home import Store
 from treering.engine.session import indexing
 from treering.engine.session.session import Session
 from treering.fuzz.explorer import Broken, Flow
-from treering.fuzz.flows.world import ADVISORY, EXISTS, SESSION_ID, entry, open_journal
+from treering.fuzz.flows.world import (
+    ADVISORY,
+    EXISTS,
+    SESSION_ID,
+    entry,
+    leaf_after,
+    open_journal,
+)
 from treering.fuzz.index_mirror import Mirror, folders_of, mirrored
 from treering.fuzz.ledger import Expectation, Ledger
 from treering.fuzz.simdisk import SimDisk
 
 ENTRIES = 30
+LABELLED = "labelled"
+"""The fact that a label was acknowledged; the engine makes its entry, so no ledger knows it."""
 
 
 class IndexStage:
@@ -104,7 +113,7 @@ class IndexStage:
                 session.read("x1")
                 session.children("e3")
         session.set_label("e5", "here")
-        ledger.settle()
+        ledger.remember(LABELLED, True)
         session.close()
 
     def build(self, disk: Any, ledger: Ledger, _: object) -> None:
@@ -141,6 +150,8 @@ class IndexStage:
         if tuple(items) not in _with_labels(expectation, items):
             raise Broken(f"the journal holds {len(items)} items, which may not be")
         raws = [item for item in items if isinstance(item, bytes)]
+        if expectation.fact(LABELLED) and not any(map(_is_label, raws)):
+            raise Broken("the label is gone")
         self.mirror.attach(disk)
         self._compare(disk, raws)
         self._compare(disk, [*raws, entry("next", parentId="e1")])
@@ -160,15 +171,25 @@ class IndexStage:
             path = [one.raw for one in session.branch("e22")]
             if [one for one in raws if one in path] != path or len(path) != 5:
                 raise Broken(f"a path of {len(path)} entries")
+            if session.leaf_id != leaf_after(raws):
+                raise Broken(f"the position is {session.leaf_id!r}, not {leaf_after(raws)!r}")
+            if session.label("e5") != ("here" if any(map(_is_label, raws)) else None):
+                raise Broken(f"the label of e5 is {session.label('e5')!r}")
+            if session.counts()["entries"] != len(raws):
+                raise Broken(f"the counts are {session.counts()} of {len(raws)} entries")
             if not any(b'"id":"next"' in raw for raw in raws):
                 session.append(entry("next", parentId="e1"))
 
 
 def _with_labels(expectation: Expectation, items: Sequence[Hashable]) -> set[tuple[Hashable, ...]]:
     """What may be found: the label is made by the engine, so its bytes are taken as found."""
-    labels = tuple(i for i in items if isinstance(i, bytes) and b'"label"' in i)
+    labels = tuple(item for item in items if isinstance(item, bytes) and _is_label(item))
     allowed = expectation.allowed()
     return allowed | {(*found, *labels) for found in allowed}
+
+
+def _is_label(raw: bytes) -> bool:
+    return b'"type":"label"' in raw
 
 
 def indexed_flows() -> Iterator[Flow]:

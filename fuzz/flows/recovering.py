@@ -74,7 +74,7 @@ def recover_flow(base: str, number: int) -> Flow:
 
     def run(disk: Any, ledger: Ledger, _: object) -> None:
         world = World(disk, ledger, prefix="later")
-        world.own()
+        world.own(power_failed=True)
         world.append()
         world.close()
 
@@ -96,6 +96,8 @@ class RecoverCheck:
         if not there and tail not in map(disk.read_file, quarantined(disk)):
             raise Broken(f"{len(tail)} torn bytes are neither in the journal nor in quarantine")
         self._session(disk, expectation)
+        if tail not in map(disk.read_file, quarantined(disk)):
+            raise Broken(f"{len(tail)} torn bytes were in quarantine, and the next opening lost it")
 
 
 def recover_flows() -> Iterator[Flow]:

@@ -18,12 +18,12 @@ from treering.engine.session.repairing import repair
 from treering.engine.session.session import Session
 from treering.engine.transfer import importing
 from treering.engine.transfer.exporting import export_jsonl, jsonl_lines
+from treering.engine.transfer.records import LocalSource
 from treering.fuzz.explorer import Broken, Flow
 from treering.fuzz.flows.world import (
     ADVISORY,
     EXISTS,
     PATH,
-    SESSION_ID,
     STORE,
     SessionCheck,
     World,
@@ -44,6 +44,12 @@ REPAIRED: Final = "repaired"
 EXPORTED: Final = "exported"
 LEFT_OUT: Final = "left out"
 
+_SOURCE_PATH: Final = "/imported/source.jsonl"
+"""The path that an import notes, whatever the real one is: states must not differ by it."""
+
+_HALF: Final = b'{"type":"custom","id":"half'
+"""A line that a salvage leaves out."""
+
 
 def ground(disk: SimDisk, ledger: Ledger) -> None:
     """Nothing but the folder in which a store will be made."""
@@ -54,8 +60,19 @@ def ground(disk: SimDisk, ledger: Ledger) -> None:
 def create(disk: Any, ledger: Ledger, _: object) -> None:
     """A new session, and one entry in it."""
     world = World(disk, ledger)
-    world.session = Session.create("/w", home_dir=STORE.top, session_id=SESSION_ID, disk=disk)
-    ledger.remember(EXISTS, True)
+    world.make()
+    world.append()
+    world.close()
+
+
+def relaxed_for_long(disk: Any, ledger: Ledger, _: object) -> None:
+    """Many writes that no sync covers, and an owner that dies without one."""
+    world = World(disk, ledger)
+    world.make("os")
+    for verb in (World.append, World.batch, World.large, World.append, World.sync, World.many):
+        verb(world)
+    world.append()
+    world.kill()
     world.append()
     world.close()
 
@@ -80,8 +97,17 @@ def readmitting(disk: Any, ledger: Ledger, _: object) -> None:
 
 @contextlib.contextmanager
 def _source(lines: Sequence[bytes]) -> Iterator[str]:
-    """A file to import, outside of the simulated disk."""
-    with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
+    """A file to import, outside of the simulated disk. Its path is the same in every run."""
+
+    def opened(path: str) -> LocalSource:
+        source = LocalSource(path)
+        source.path = _SOURCE_PATH
+        return source
+
+    with (
+        tempfile.NamedTemporaryFile(suffix=".jsonl") as file,
+        mock.patch.object(importing, "LocalSource", opened),
+    ):
         file.write(b"".join(line + b"\n" for line in lines))
         file.flush()
         yield file.name
@@ -95,7 +121,7 @@ class Importing:
         self.entries = [entry(f"i{n}", f"number {n * n} " * (n % 7)) for n in range(entries)]
         self._lines = [header, *self.entries]
         if salvage:
-            self._lines[2:2] = [b'{"type":"custom","id":"half']
+            self._lines[2:2] = [_HALF]
         self._salvage = salvage
         self._dictionary_from = 1 if dictionary else 1 << 40
 
@@ -119,12 +145,12 @@ class Importing:
 
     def flow(self, name: str) -> Flow:
         """The flow of this import."""
-        session = SessionCheck(IMPORTED_PATH, self.once)
+        session = SessionCheck(IMPORTED_PATH, self.once, self.entries)
 
         def check(disk: SimDisk, expectation: Expectation) -> None:
             kept = expectation.fact(LEFT_OUT)
-            if isinstance(kept, str) and not disk.read_file(kept):
-                raise Broken("what an import left out is gone")
+            if isinstance(kept, str) and _HALF not in disk.read_file(kept):
+                raise Broken(f"what an import left out is {disk.read_file(kept)!r}")
             session(disk, expectation)
 
         return Flow(name, ground, self.run, check, ADVISORY)
@@ -208,6 +234,7 @@ class Repairing:
 def whole_flows() -> Iterator[Flow]:
     """All of them."""
     yield Flow("create", ground, create, SessionCheck(remake=create_session), ADVISORY)
+    yield Flow("relaxed-for-long", ground, relaxed_for_long, SessionCheck(), ADVISORY)
     yield Flow("requests", make_session, requests, SessionCheck(), ADVISORY)
     yield Flow("readmit", make_session, readmitting, SessionCheck(), ADVISORY)
     yield Importing(6).flow("import")

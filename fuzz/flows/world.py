@@ -12,10 +12,10 @@ from treering.engine.home import Store, session_id_of
 from treering.engine.journal import control
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import Disk
-from treering.engine.journal.format import Kind
+from treering.engine.journal.format import FILE_HEADER_BYTES, Kind, salt_of
 from treering.engine.journal.history import Walk
 from treering.engine.journal.opening import Opened, open_for_writing
-from treering.engine.journal.reader import FileBytes
+from treering.engine.journal.reader import FileBytes, search
 from treering.engine.journal.writer import JournalWriter
 from treering.engine.session.session import Session
 from treering.engine.session.view import SessionView
@@ -80,10 +80,22 @@ class World:
         self._count = 0
         self._names: list[str] = []
 
-    def own(self, durability: Any = "full") -> Session:
-        """Open the session. What it holds from now on is what must be there."""
+    def own(self, durability: Any = "full", *, power_failed: bool = False) -> Session:
+        """Open the session. What it holds from now on is what must be there.
+
+        Unless the power failed before, that is everything that was acknowledged in any way.
+        """
         self.session = Session.open(PATH, durability=durability, disk=self.disk)
-        self.ledger.observe(items_of(self.session.source, self.session.journal_id))
+        found = items_of(self.session.source, self.session.journal_id)
+        self.ledger.observe(found, power_failed=power_failed)
+        return self.session
+
+    def make(self, durability: Any = "full") -> Session:
+        """Create the session. Its maker knows all of its ids, and never syncs to look one up."""
+        self.session = Session.create(
+            "/w", home_dir=STORE.top, session_id=SESSION_ID, durability=durability, disk=self.disk
+        )
+        self.ledger.remember(EXISTS, True)
         return self.session
 
     def owned(self) -> Session:
@@ -132,15 +144,15 @@ class World:
         """One entry over several sectors, compressed."""
         self.append("".join(f"{n * 2654435761 % 4294967296:08x}" for n in range(900)))
 
-    def many(self) -> None:
+    def many(self, text: str = "m" * 200) -> None:
         """Three entries with one sync."""
-        session, raws = self.owned(), [self.fresh("m" * 200) for _ in range(3)]
+        session, raws = self.owned(), [self.fresh(text) for _ in range(3)]
         with self.attempting(*raws):
             session.append_many(raws)
 
-    def batch(self) -> None:
+    def batch(self, text: str = "b" * 150) -> None:
         """Two entries, both or none."""
-        session, raws = self.owned(), [self.fresh("b" * 150) for _ in range(2)]
+        session, raws = self.owned(), [self.fresh(text) for _ in range(2)]
         with self.attempting(*raws, atomic=True), session.batch() as batch:
             for raw in raws:
                 batch.append(raw)
@@ -252,11 +264,16 @@ class SessionCheck:
     """Promises 1 to 3 about one session, after any crash."""
 
     def __init__(
-        self, path: str = PATH, remake: Callable[[SimDisk], object] = create_session
+        self,
+        path: str = PATH,
+        remake: Callable[[SimDisk], object] = create_session,
+        remade: Sequence[Hashable] = (),
     ) -> None:
         self._path = path
         self._remake = remake
         """Does once more what was interrupted before the session was there."""
+        self._remade = list(remade)
+        """What the session holds then."""
         self._seen: set[int] = set()
 
     def __call__(self, disk: SimDisk, expectation: Expectation) -> None:
@@ -265,6 +282,9 @@ class SessionCheck:
             if expectation.fact(EXISTS):
                 raise Broken("the session is gone")
             self._remake(disk)
+            _, found = open_journal(SimDisk(disk.volume.lost()), self._path)
+            if found != self._remade:
+                raise Broken(f"made once more it holds {_named(found)}")
             return
         before = disk.read_file(self._path)
         viewed = self._view(disk, before)
@@ -305,7 +325,7 @@ class SessionCheck:
             shown = [one.raw for one in session.iter_entries()]
             if shown != [item for item in found if isinstance(item, bytes)]:
                 raise Broken(f"a session shows {len(shown)} other entries than its journal")
-            leaf = _leaf_after(found)
+            leaf = leaf_after(found)
             if session.leaf_id != leaf:
                 raise Broken(f"the position is {session.leaf_id!r}, not {leaf!r}")
             raw = entry("through-the-front")
@@ -314,7 +334,7 @@ class SessionCheck:
                 raise Broken("the next entry does not read back")
 
 
-def _leaf_after(items: Sequence[Hashable]) -> str | None:
+def leaf_after(items: Sequence[Hashable]) -> str | None:
     """The position behind the last item that moves it."""
     for item in reversed(items):
         if isinstance(item, bytes):
@@ -354,7 +374,21 @@ def _check_cut(disk: SimDisk, before: bytes, after: bytes, opened: Opened) -> by
     kept = opened.report.quarantine
     if kept is None or disk.read_file(kept) != cut:
         raise Broken(f"{len(cut)} bytes were cut and are not in quarantine ({kept})")
+    if opened.report.quarantined_bytes != len(cut):
+        raise Broken(f"{len(cut)} bytes were cut, the report says otherwise: {opened.report}")
+    _check_epoch(before, opened)
     return cut
+
+
+def _check_epoch(before: bytes, opened: Opened) -> None:
+    """The next epoch is a new one, though the last one may be among the bytes that were cut."""
+    disk = SimDisk()
+    file = disk.create("/before")
+    file.pwrite(before, 0)
+    source = FileBytes(file, "/before", len(before))
+    for frame in search(source, salt_of(opened.tail.journal_id), FILE_HEADER_BYTES, 0):
+        if frame.epoch >= opened.tail.epoch:
+            raise Broken(f"epoch {opened.tail.epoch} is next; frame {frame.sequence} had it")
 
 
 def _check_next_append(disk: SimDisk, opened: Opened, found: list[Hashable], cut: bytes) -> None:
