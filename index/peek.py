@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 import apsw
 
@@ -10,6 +11,8 @@ from treering.index import schema
 from treering.index.faults import IndexFault, translate
 from treering.index.handle import unsigned
 from treering.index.rows import Identity, Position
+
+_CHUNK_BYTES: Final = 1024 * 1024
 
 
 def peek(path: str) -> tuple[Identity, Position | None, bytes | None] | None:
@@ -55,3 +58,26 @@ def peek(path: str) -> tuple[Identity, Position | None, bytes | None] | None:
     if not all(map(isinstance, numbers + blobs, (int,) * 4 + (bytes,) * 3)):
         raise IndexFault(path, "its state row is damaged")
     return Identity(journal_id, unsigned(device), unsigned(inode)), position, watermark
+
+
+def in_wal(path: str, start: bytes, length: int) -> Iterator[bytes]:
+    """Every ``length`` bytes in the ``-wal`` of an index that begin with ``start``.
+
+    What a crashed owner said last is there until the next one opens the index, and :func:`peek`
+    does not see it. Whether such bytes mean anything is for the caller to verify. Nothing at all
+    when there is no ``-wal`` or it cannot be read: this is a hint, too.
+    """
+    try:
+        wal = path + "-wal"
+        schema.require_file(wal)
+        with open(wal, "rb") as file:
+            data = b""
+            while piece := file.read(_CHUNK_BYTES):
+                data += piece
+                at = data.find(start)
+                while 0 <= at <= len(data) - length:
+                    yield data[at : at + length]
+                    at = data.find(start, at + 1)
+                data = data[1 - length :]
+    except (OSError, IndexFault):
+        return

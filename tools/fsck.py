@@ -28,6 +28,7 @@ from treering.engine.journal.salvage import Salvage, decoded
 from treering.engine.journal.shared import SharedFrames
 from treering.engine.json_text import BadRecordError, check
 from treering.engine.session.entries import decode_header
+from treering.engine.session.filling import stated_id
 from treering.index import IndexFault, files
 from treering.tools import next_steps
 from treering.tools.findings import Checked, Counter, Finding
@@ -70,10 +71,10 @@ def _check(result: Checked, path: str, store: Store, *, with_index: bool) -> Non
         then = next_steps.for_name(path, result.session)
         result.findings.append(Finding("name", path, error.what, next=then))
         return
-    # The watermark is taken before the size, so that it cannot know of more than we look at.
-    hint = hint_of(store, result.session)
     file = open_regular(LOCAL_DISK, path, write=False)
     try:
+        # The watermark is taken before the size, so that it cannot know of more than we look at.
+        hint = hint_of(store, result.session, stated_id(file, path))
         source = FileBytes(file, path, file.stat().size)
         result.size = source.size
         in_use = _in_use(store, path)

@@ -71,13 +71,13 @@ def owning(path: str) -> Iterator[Session]:
             warn(f"{fault} (set aside; answers come from the journal)")
 
 
-def hint_of(store: Store, session_id: str) -> Hint | None:
+def hint_of(store: Store, session_id: str, journal_id: bytes | None = None) -> Hint | None:
     """What an index remembers of a journal; nothing is written."""
     try:
         check_session_id(session_id)
     except TreeringError:
         return None
-    return peek_hint(store.index, session_id)
+    return peek_hint(store.index, session_id, journal_id)
 
 
 def live_owner(store: Store, path: str) -> OwnerNote | None:

@@ -23,6 +23,9 @@ FRAME_HEADER_BYTES: Final = 44
 DIGEST_BYTES: Final = 16
 ENVELOPE_BYTES: Final = FRAME_HEADER_BYTES + DIGEST_BYTES
 WATERMARK_BYTES: Final = 64
+JOURNAL_ID_BYTES: Final = 16
+JOURNAL_ID_OFFSET: Final = 28
+"""Where the journal id stands in the file header."""
 
 SEQUENCE_MAX: Final = 2**63 - 1
 EPOCH_MAX: Final = 2**32 - 1

@@ -18,7 +18,7 @@ from treering.engine import environment, home
 from treering.engine.errors import Conflict, Undecodable, from_os_error
 from treering.engine.journal import control
 from treering.engine.journal.admissible import Record
-from treering.engine.journal.disk import Disk
+from treering.engine.journal.disk import Disk, File
 from treering.engine.journal.format import (
     FLAG_QUALIFICATION_MASK,
     FLAG_RETAINED,
@@ -84,7 +84,7 @@ def repair(
     mode: RepairMode | None = None,
     keep_unknown: bool = False,
     dry_run: bool = False,
-    hint: Callable[[], tuple[bytes | None, list[bytes]]] | None = None,
+    hint: Callable[[File], tuple[bytes | None, list[bytes]]] | None = None,
     known_ids: tuple[bytes, ...] = (),
 ) -> RepairResult:
     """Repair a damaged journal; cutting a torn tail is left to an open for writing.
@@ -97,6 +97,7 @@ def repair(
         keep_unknown: show staged frames whose activation may lie in a gap.
         dry_run: only say what would be done.
         hint: (watermark, journal ids) that an index remembers, asked once the journal is owned.
+            It is given the journal.
         known_ids: journal ids that the caller names, for a damaged header.
 
     Raises:
@@ -111,12 +112,13 @@ def repair(
     owner = None if dry_run else Ownership.acquire(disk, path, store.owner_note(session_id))
     file = open_regular(disk, path, write=False) if owner is None else owner.file
     try:
+        # Before the size: a dry run may stand beside an owner, who appends in between.
+        watermark, ids = hint(file) if hint is not None else (None, [])
         try:
             size = file.stat().size
         except OSError as error:
             raise from_os_error(error, "look at the journal", path) from error
         source = FileBytes(file, path, size)
-        watermark, ids = hint() if hint is not None else (None, [])
         found = examine(source, watermark=watermark, known_ids=[*ids, *known_ids])
         action = _decide(found, mode)
         contents = _Contents(found, chosen(found, mode), action, keep_unknown=keep_unknown)

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from operator import attrgetter
 
 import xxhash
 
-from treering.engine.errors import Damaged, Undecodable
+from treering.engine.errors import Damaged, Undecodable, from_os_error
 from treering.engine.journal.control import decode_leaf
-from treering.engine.journal.format import Frame, Kind
+from treering.engine.journal.disk import File
+from treering.engine.journal.format import (
+    JOURNAL_ID_BYTES,
+    JOURNAL_ID_OFFSET,
+    WATERMARK_BYTES,
+    Frame,
+    Kind,
+    Watermark,
+    decode_watermark,
+)
 from treering.engine.journal.history import Walk
 from treering.engine.journal.opening import Hint
 from treering.engine.journal.reader import Bytes
@@ -18,7 +29,7 @@ from treering.engine.journal.shared import SharedFrames
 from treering.engine.limits import INDEX_SLICE_ROWS, INDEX_TRANSACTION_ROWS
 from treering.engine.session.facts import UNREADABLE, facts_of
 from treering.index import IndexBusy, IndexFault, LeafMove, Position, Row, SessionIndex, files
-from treering.index.peek import peek
+from treering.index.peek import in_wal, peek
 
 _content_hash = xxhash.xxh3_128_digest
 
@@ -137,17 +148,48 @@ def fill_salvaged(salvage: Salvage) -> SessionIndex:
     return index
 
 
-def peek_hint(folder: str, session_id: str) -> Hint | None:
+def peek_hint(folder: str, session_id: str, journal_id: bytes | None = None) -> Hint | None:
     """What the current index file remembers of the journal, read without owning or writing.
 
-    For fsck and read-only views: it may be older than what the owner's index holds (only the main
-    file is looked at), never newer. None when there is nothing usable.
+    For fsck, repair and read-only views: its position may be older than that of the owner's index
+    (only the main file is looked at), never newer. The watermark is the newest there is, in the
+    ``-wal`` too, of the journal of that id or of the one that the index names. None when there is
+    nothing usable.
     """
     try:
         path = files.current(folder, session_id)
-        state = None if path is None else peek(path)
     except (IndexFault, IndexBusy):
         return None  # whatever state the index is in, it stops no look at a journal
+    if path is None:
+        return None
+    hint = _hint_of_main_file(path)
+    named = None if hint is None else hint.journal_id
+    for known in dict.fromkeys((journal_id, named)):
+        newest = None if known is None else _newest_in_wal(path, known)
+        if known is None or newest is None:
+            continue
+        if hint is None or hint.journal_id != known:
+            return Hint(known, 0, 0, b"", newest.encode())
+        mark = decode_watermark(hint.watermark, known)
+        if mark is None or mark.sequence < newest.sequence:
+            return replace(hint, watermark=newest.encode())
+    return hint
+
+
+def _newest_in_wal(path: str, journal_id: bytes) -> Watermark | None:
+    found = (
+        decode_watermark(data, journal_id) for data in in_wal(path, journal_id, WATERMARK_BYTES)
+    )
+    return max(
+        (mark for mark in found if mark is not None), default=None, key=attrgetter("sequence")
+    )
+
+
+def _hint_of_main_file(path: str) -> Hint | None:
+    try:
+        state = peek(path)
+    except (IndexFault, IndexBusy):
+        return None
     if state is None:
         return None
     identity, position, watermark = state
@@ -156,3 +198,18 @@ def peek_hint(folder: str, session_id: str) -> Hint | None:
     return Hint(
         identity.journal_id, position.sequence, position.offset, position.revision, watermark
     )
+
+
+def stated_id(file: File, path: str) -> bytes | None:
+    """The journal id in the header of an open file, not verified, for :func:`peek_hint`.
+
+    None for what would be found everywhere: no bytes, and zero bytes.
+
+    Raises:
+        StorageError: the read failed.
+    """
+    try:
+        found = file.pread(JOURNAL_ID_BYTES, JOURNAL_ID_OFFSET)
+    except OSError as error:
+        raise from_os_error(error, "read the file header", path) from error
+    return found if len(found) == JOURNAL_ID_BYTES and any(found) else None

@@ -6,11 +6,11 @@ import os
 
 from treering.engine import home
 from treering.engine.errors import Invalid
-from treering.engine.journal.disk import LOCAL_DISK, Disk
+from treering.engine.journal.disk import LOCAL_DISK, Disk, File
 from treering.engine.journal.repair import RepairResult
 from treering.engine.journal.repair import repair as repair_journal
 from treering.engine.journal.repair_modes import REPAIR_MODES, RepairMode
-from treering.engine.session.filling import peek_hint
+from treering.engine.session.filling import peek_hint, stated_id
 from treering.engine.session.session import Session
 
 
@@ -54,8 +54,8 @@ def repair(
     home.check_writable_place(real)
     store, session_id = home.Store.of_journal(real), home.session_id_of(real)
 
-    def remembered() -> tuple[bytes | None, list[bytes]]:
-        hint = peek_hint(store.index, session_id)
+    def remembered(file: File) -> tuple[bytes | None, list[bytes]]:
+        hint = peek_hint(store.index, session_id, stated_id(file, real))
         return (None, []) if hint is None else (hint.watermark, [hint.journal_id])
 
     result = repair_journal(

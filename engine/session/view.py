@@ -14,14 +14,14 @@ from typing import Self, TypeVar
 
 from treering.engine import home
 from treering.engine.errors import Closed, Damaged, InvalidId, ReadOnly, StorageError
-from treering.engine.journal.disk import LOCAL_DISK, Disk
+from treering.engine.journal.disk import LOCAL_DISK, Disk, File
 from treering.engine.journal.format import salt_of
 from treering.engine.journal.ownership import open_regular
 from treering.engine.journal.reader import FileBytes
 from treering.engine.journal.recovery import Examination, Report, examine
 from treering.engine.journal.salvage import Salvage
 from treering.engine.journal.shared import SharedFrames
-from treering.engine.session.filling import fill_salvaged, memory_index, peek_hint
+from treering.engine.session.filling import fill_salvaged, memory_index, peek_hint, stated_id
 from treering.engine.session.reads import Reads
 from treering.index import IndexBusy, IndexFault, SessionIndex
 
@@ -36,10 +36,11 @@ class SessionView(Reads):
         self._closed = False
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        # The watermark first, then the size: what an owner appends in between must not look lost.
-        watermark = _remembered_watermark(path)
         self._file = open_regular(disk, path, write=False)
         try:
+            # The watermark first, then the size: what an owner appends in between must not look
+            # lost.
+            watermark = _remembered_watermark(path, self._file)
             size = self._file.stat().size
             self.source = FileBytes(self._file, path, size)
             self.examination = examine_again(self.source, watermark)
@@ -152,13 +153,13 @@ class SessionView(Reads):
         self.close()
 
 
-def _remembered_watermark(path: str) -> bytes | None:
+def _remembered_watermark(path: str, file: File) -> bytes | None:
     """What an index beside the journal remembers, untrusted; None when there is none."""
     try:
         session_id = home.session_id_of(path)
     except InvalidId:
         return None
-    hint = peek_hint(home.Store.of_journal(path).index, session_id)
+    hint = peek_hint(home.Store.of_journal(path).index, session_id, stated_id(file, path))
     return None if hint is None else hint.watermark
 
 

@@ -36,7 +36,7 @@ from treering.engine import (
     Unsupported,
 )
 from treering.engine import repair as repair_session
-from treering.engine.journal.disk import LOCAL_DISK
+from treering.engine.journal.disk import LOCAL_DISK, File
 from treering.engine.journal.repair import repair
 from treering.fuzz.faulty_disk import FaultyDisk
 from treering.fuzz.oracle import Found, judge
@@ -244,7 +244,7 @@ def test_accept_loss_keeps_the_prefix_only_when_asked(tmp_path: Path) -> None:
         session.append(custom("x2"))
         old_id = session.journal_id
 
-    def hint() -> tuple[bytes | None, list[bytes]]:
+    def hint(_file: File) -> tuple[bytes | None, list[bytes]]:
         from treering.engine.session.filling import peek_hint
 
         found = peek_hint(Store.of_journal(path).index, "s1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,23 @@ from session_helpers import new, read_bytes, user, write_bytes
 from support import build
 
 from treering.engine import (
+    Conflict,
     RepairResult,
+    Session,
     SessionView,
     StorageError,
     Store,
     import_session,
     repair,
 )
-from treering.engine.journal.disk import LOCAL_DISK
+from treering.engine.journal.disk import LOCAL_DISK, File
 from treering.engine.journal.payload import encode_splice
 from treering.engine.journal.repair import repair as repair_journal
 from treering.engine.journal.salvage import Lost, _longest_rise
+from treering.engine.session.filling import stated_id
 from treering.fuzz.faulty_disk import FaultyDisk
 from treering.fuzz.oracle import judge
+from treering.tools.fsck import check_session
 
 
 def put(tmp_path: Path, data: bytes) -> str:
@@ -39,8 +44,8 @@ def ids(path: str) -> list[str]:
 
 def marked(path: str, mark: bytes, **more: Any) -> RepairResult:
     """Repair beside an index that remembers a watermark."""
-    hint = lambda: (mark, [build.ID])  # noqa: E731
-    return repair_journal(LOCAL_DISK, path, store=Store.of_journal(path), hint=hint, **more)
+    store = Store.of_journal(path)
+    return repair_journal(LOCAL_DISK, path, store=store, hint=lambda _: (mark, [build.ID]), **more)
 
 
 @pytest.mark.parametrize("mode", [None, "prefix"])
@@ -218,3 +223,62 @@ def test_the_old_bytes_are_durable_before_they_are_replaced(tmp_path: Path) -> N
     with pytest.raises(StorageError):
         repair(path, disk=disk)
     assert read_bytes(path) == bad
+
+
+@pytest.mark.parametrize("first_owner", [True, False])
+def test_what_a_crashed_owner_knew_is_seen(tmp_path: Path, first_owner: bool) -> None:
+    """The newest watermark stands in the -wal of a crashed owner's index: a journal that was rolled
+    back since is case D for views, fsck and repair, as for the next owner, and stays it."""
+    home = tmp_path / "home"
+    session = new(tmp_path, session_id="s1")
+    session.append(user("text", "a"))
+    session.entries()
+    if not first_owner:
+        session.close()
+        session = Session.open(session.path)
+        session.append(user("text", "b"))
+    path = session.path
+    short = read_bytes(path)
+    session.append(user("text", "c"))
+    session.entries()
+    shutil.copytree(home / "session-index", tmp_path / "index-of-the-crash")
+    session.close()
+    shutil.rmtree(home / "session-index")
+    shutil.copytree(tmp_path / "index-of-the-crash", home / "session-index")
+    write_bytes(path, short)
+    assert list((home / "session-index").glob("*-wal"))
+    with SessionView.open(path) as view:
+        assert view.report.case == "D"
+    assert check_session(path, with_index=False).case == "D"
+    for dry_run in (True, False):
+        with pytest.raises(Conflict):
+            repair(path, dry_run=dry_run)
+    assert repair(path, mode="prefix").done
+    with Session.open(path) as session:
+        assert session.has("a")
+        assert not session.has("c")
+
+
+def test_a_dry_run_beside_an_owner_sees_no_loss(tmp_path: Path) -> None:
+    """The watermark is asked for before the size: what is appended in between is not missing."""
+    maker = build.Maker().started()
+    maker.open()
+    maker.entry("a")
+    end = maker.end
+    maker.sync().entry("b")
+    path = put(tmp_path, maker.whole()[:end])
+
+    def hint(_file: File) -> tuple[bytes | None, list[bytes]]:
+        write_bytes(path, maker.whole())
+        return maker.mark(), []
+
+    result = repair_journal(LOCAL_DISK, path, store=Store.of_journal(path), hint=hint, dry_run=True)
+    assert result.case == "A"
+
+
+@pytest.mark.parametrize("data", [b"", b"short", bytes(200), b"x" * 40])
+def test_a_header_without_an_id_states_none(tmp_path: Path, data: bytes) -> None:
+    """Bytes that would be found all over a -wal are not searched there."""
+    file = LOCAL_DISK.open(put(tmp_path, data))
+    assert stated_id(file, "s1") is None
+    file.close()

@@ -204,6 +204,7 @@ def _add_odd_journals(sessions: Path) -> None:
     maker.entry("a")
     maker.close()
     _put(sessions, "header-undecodable", maker.publish().whole())
+    _put(sessions, "unproven", _started().whole())
     maker = _started()
     maker.frame(0x55, b"{}")
     maker.close()
