@@ -8,6 +8,7 @@ Nothing here imports the engine.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -21,7 +22,7 @@ import click
 
 WIDTH_WITHOUT_TERMINAL: Final = 120
 PROGRESS_AFTER_S: Final = 1.0
-_TIMES: Final = ("", "k", "M", "G", "T")
+_TIMES: Final = ("k", "M", "G", "T")
 
 _Item = TypeVar("_Item")
 
@@ -80,17 +81,13 @@ def _width(char: str) -> int:
 
 def clip(text: str, most: int) -> str:
     """The text in at most ``most`` columns, with an ellipsis where something is missing."""
-    if len(text) <= most and cells(text) <= most:
+    if cells(text) <= most:
         return text
     if most > 0 and text.isascii():
         return text[: most - 1] + "…"
-    taken, room = [], most - 1
-    for char in text:
-        room -= _width(char)
-        if room < 0:
-            break
-        taken.append(char)
-    return "".join(taken) + "…" if most > 0 else ""
+    ends = itertools.accumulate(map(_width, text))
+    count = sum(1 for _ in itertools.takewhile(lambda end: end < most, ends))
+    return text[:count] + "…" if most > 0 else ""
 
 
 def pad(text: str, width: int) -> str:
@@ -178,11 +175,13 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[i
 
 def size_text(count: float) -> str:
     """Bytes for people: 1.2 kB."""
-    for unit in _TIMES:
-        if count < 1000 or unit == _TIMES[-1]:
-            return f"{count:.0f} B" if not unit else f"{count:.1f} {unit}B"
+    if count < 1000:
+        return f"{count:.0f} B"
+    for unit in _TIMES[:-1]:
         count /= 1000
-    raise AssertionError("unreachable")
+        if count < 1000:
+            return f"{count:.1f} {unit}B"
+    return f"{count / 1000:.1f} {_TIMES[-1]}B"
 
 
 def counted(number: int, what: str, plural: str | None = None) -> str:
