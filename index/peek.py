@@ -9,7 +9,7 @@ import apsw
 
 from treering.index import schema
 from treering.index.faults import IndexFault, translate
-from treering.index.handle import unsigned
+from treering.index.handle import is_open, unsigned
 from treering.index.rows import Identity, Position
 
 _CHUNK_BYTES: Final = 1024 * 1024
@@ -64,10 +64,13 @@ def in_wal(path: str, start: bytes, length: int) -> Iterator[bytes]:
     """Every ``length`` bytes in the ``-wal`` of an index that begin with ``start``.
 
     What a crashed owner said last is there until the next one opens the index, and :func:`peek`
-    does not see it. Whether such bytes mean anything is for the caller to verify. Nothing at all
-    when there is no ``-wal`` or it cannot be read: this is a hint, too.
+    does not see it. Whether such bytes mean anything is for the caller to verify. This is a hint,
+    too: nothing at all when there is no ``-wal``, it cannot be read, or this process has the index
+    open (only SQLite may touch its files then).
     """
     try:
+        if is_open(schema.resolved(path)):
+            return
         wal = path + "-wal"
         schema.require_file(wal)
         with open(wal, "rb") as file:

@@ -145,22 +145,13 @@ def _take_verdict(result: Checked, found: Examination, *, in_use: bool) -> None:
         return
     if found.case == "E" and in_use:
         kind, what = "unfinished", "unfinished or torn: the session is in use"
-    step = None if kind == "unfinished" else _step(result, found)
+    step = None if kind == "unfinished" else report.next_step
     if found.beyond_count:
         what += f"; {found.beyond_count} good frames beyond"
     if found.case == "D":
         what += "; look for a newer copy first"
     offset, length = _extent(found)
     result.findings.append(Finding(kind, result.path, what, offset, length, step))
-
-
-def _step(result: Checked, found: Examination) -> str:
-    """The next command for a journal that is damaged."""
-    if found.case == "E" and is_for_newer_release(found):
-        return commands.command("dump", commands.selector(result.path))  # it may not be cut
-    step = found.report().next_step
-    assert step is not None
-    return step
 
 
 def _extent(found: Examination) -> tuple[int, int]:
@@ -251,7 +242,7 @@ class _Payloads:
         salvage = Salvage(found, SharedFrames(found.source, self._journal_id))
         for _ in salvage.items():
             pass
-        step = _step(self._result, found)
+        step = found.report().next_step
         for gap in salvage.gaps[1:]:
             lost = f"frame {gap.first}" if gap.last == gap.first else f"frames from {gap.first}"
             if gap.last is not None and gap.last > gap.first:
@@ -335,7 +326,7 @@ def _take_index(result: Checked, found: Examination, store: Store) -> None:
         what += f" and {more} more"
     file = _index_file(result, store)
     if found.case not in ("A", "E"):
-        then = _step(result, found)  # which builds the index anew, too
+        then = found.report().next_step  # which builds the index anew, too
     elif os.path.isdir(file):
         then = commands.aside(file)
     else:

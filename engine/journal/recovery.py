@@ -100,6 +100,9 @@ class Report:
             return None
         if self.journal_id is None:
             return commands.aside(self.path)
+        if self.case == "E" and (self.problem_count or self.frames < 2):
+            # A newer release knows what they are: no repair may cut this, but it can be looked at.
+            return commands.command("dump", commands.selector(self.path))
         if self.case == "E":
             return commands.repairing(self.path, "--mode", "tail")
         if self.case != "D":

@@ -15,6 +15,7 @@ from support import build
 
 from treering.engine import (
     Conflict,
+    Damaged,
     RepairResult,
     Session,
     SessionView,
@@ -173,6 +174,18 @@ def test_a_prefix_names_what_it_leaves_out(tmp_path: Path) -> None:
     for mode in ("salvage", "prefix"):
         result = repair(path, mode=mode, dry_run=True)
         assert (result.misunderstood, result.left_out) == ([5], 1)
+
+
+def test_a_torn_tail_of_a_newer_release_names_no_repair(tmp_path: Path) -> None:
+    """No mode may cut it, so a strict refusal sends nobody there."""
+    maker = build.Maker().started()
+    maker.open()
+    maker.frame(99, b"newer")
+    path = put(tmp_path, maker.whole() + b"torn")
+    for refused in (lambda: Session.open(path, mode="strict"), lambda: repair(path, mode="strict")):
+        with pytest.raises(Damaged) as caught:
+            refused()
+        assert caught.value.next_step == f"next: treering dump {path}"
 
 
 def test_a_read_that_fails_is_no_lost_payload(tmp_path: Path) -> None:
