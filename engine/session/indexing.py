@@ -69,11 +69,6 @@ class Indexer:
         self.faults: list[str] = []
         """What was wrong with index files, in order; answers were right all the same."""
 
-    @property
-    def in_memory(self) -> bool:
-        """Whether the index files could not be used."""
-        return self._path is None and self._index is not None
-
     def hint(self) -> Hint | None:
         """What an index file remembers of the journal; called once, when the journal is locked."""
         with self._lock:

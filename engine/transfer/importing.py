@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from treering.engine import environment, home
-from treering.engine.errors import StorageError, from_os_error
+from treering.engine.errors import from_os_error
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import LOCAL_DISK, Disk, make_folders, sync_folders, write_all
 from treering.engine.journal.format import FLAG_RETAINED, Kind
@@ -262,8 +262,6 @@ def _keep_left_out(
                 left = piece.length
                 while left > 0:
                     data = source.read_at(piece.offset + piece.length - left, min(left, 1 << 20))
-                    if not data:
-                        raise StorageError("the source ended early", path=source.path)
                     write_all(file, data, at)
                     at += len(data)
                     left -= len(data)
