@@ -469,6 +469,14 @@ def test_an_error_of_closing_is_typed(good: Path) -> None:
     assert not handle.is_open(str(good))
 
 
+def test_an_index_opened_for_reading_takes_no_row(good: Path) -> None:
+    for readonly in (False, True):
+        with SessionIndex.open(str(good), readonly=readonly) as index:
+            assert index.readonly is readonly
+    with SessionIndex.open(str(good), readonly=True) as index, pytest.raises(IndexFault):
+        index.apply(linear(1, 301), position_after(row(301, "x")))
+
+
 def test_one_snapshot_within_another_is_the_same(good: Path) -> None:
     with SessionIndex.open(str(good)) as index:
         with index.snapshot():
