@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Final, NamedTuple
 
 import msgspec
@@ -258,8 +257,11 @@ class _Tail:
 def _choose(session: Reads, wanted: list[Candidate], result: Readmission) -> list[Record]:
     """Those that the session lacks and that can be appended, in order; batches whole or not."""
     chosen: dict[str, Record] = {}
-    singles = iter(range(len(wanted)))
-    for _, group in groupby(wanted, key=lambda each: each.batch or next(singles)):
+    # Not only neighbours: of a batch that lies in two tails the entries alternate.
+    groups: dict[tuple[str, int] | int, list[Candidate]] = {}
+    for number, candidate in enumerate(wanted):
+        groups.setdefault(candidate.batch or number, []).append(candidate)
+    for group in groups.values():
         together: dict[str, Record] = {}
         hindered = False
         for candidate in group:
