@@ -8,7 +8,7 @@ radix, so that one number (with the flow and the moment) brings a state back.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
@@ -16,6 +16,8 @@ from treering.fuzz.volume import ROOT, SECTOR_BYTES, FileNode, Image, Rename, Vo
 
 EXHAUSTIVE_MAX: Final = 1024
 """Up to so many states of one moment all are tried; beyond, this many are drawn."""
+
+PAGE_SECTORS: Final = 8
 
 
 _Option = TypeVar("_Option", int, bytes)
@@ -87,10 +89,19 @@ class CrashPoint:
             )
             for number, folder in volume.folders.items()
         }
-        named = {number for folder in folders.values() for number in folder.durable.values()}
+        named = {
+            number
+            for folder in folders.values()
+            for name, number in folder.durable.items()
+            if not name.endswith(advisory)
+        }
         for folder in folders.values():
             named.update(n for _, options in folder.versions for n in options if n is not None)
         files = {n: _frozen(volume.files[n], torn) for n in sorted(named & volume.files.keys())}
+        for folder in folders.values():  # of those that decide nothing, what is durable is there
+            for number in set(folder.durable.values()) & (volume.files.keys() - named):
+                data = volume.files[number].durable
+                files[number] = FrozenFile(data, (len(data),), ())
         return cls(at, what, files, folders, tuple(volume.renames), expectation)
 
     def units(self) -> list[Unit]:
@@ -220,41 +231,85 @@ def total(units: list[Unit]) -> int:
 def choices(units: list[Unit], draw: random.Random, most: int = EXHAUSTIVE_MAX) -> Iterator[int]:
     """Numbers of states to try: all of them when they are few, else extremes and drawn ones.
 
-    The extremes: all lost, all kept, one alone lost, one alone kept.
+    The extremes: all lost, all kept; a whole file, the names of a folder, a page of a file, one
+    unit alone lost or kept. They take three quarters at most; the rest is drawn.
     """
     count = total(units)
     if count <= most:
         yield from range(count)
         return
     seen: set[int] = set()
-    for choice in _extremes(units):
+    for choice in _candidates(units, draw, most):
         number = number_of(units, choice)
         if number not in seen:
             seen.add(number)
             yield number
         if len(seen) >= most:
             return
-    while len(seen) < most:
-        kept = draw.choice((0.1, 0.5, 0.9))
-        choice = [
-            draw.randrange(unit.options) if draw.random() < 0.5 else _end(unit, draw, kept)
-            for unit in units
-        ]
-        number = number_of(units, choice)
-        if number not in seen:
-            seen.add(number)
-            yield number
 
 
-def _end(unit: Unit, draw: random.Random, kept: float) -> int:
-    return unit.options - 1 if draw.random() < kept else 0
-
-
-def _extremes(units: list[Unit]) -> Iterator[list[int]]:
+def _candidates(units: list[Unit], draw: random.Random, most: int) -> Iterator[list[int]]:
     lost = [0] * len(units)
     kept = [unit.options - 1 for unit in units]
-    yield lost
-    yield kept
+    yield from (lost, kept)
+    grouped = list(_grouped_extremes(units, lost, kept))
+    yield from _some(grouped, draw, most // 4)
+    yield from _some(list(_single_extremes(units, lost, kept)), draw, most // 2)
+    while True:
+        way = draw.choice((_alone, _of_page, _of_node))
+        yield _drawn(units, draw, way)
+
+
+def _some(found: list[list[int]], draw: random.Random, count: int) -> list[list[int]]:
+    return found if len(found) <= count else draw.sample(found, count)
+
+
+def _drawn(
+    units: list[Unit], draw: random.Random, group_of: Callable[[Unit], Hashable]
+) -> list[int]:
+    """Units of a group share their fate; beside that, some are drawn by themselves."""
+    share = draw.choice((0.1, 0.5, 0.9))
+    strays = 0.5 if group_of is _alone else draw.choice((0.0, 0.0, 0.05))
+    fates: dict[Hashable, bool] = {}
+    choice = []
+    for unit in units:
+        group = group_of(unit)
+        if group not in fates:
+            fates[group] = draw.random() < share
+        if draw.random() < strays:
+            choice.append(draw.randrange(unit.options))
+        else:
+            choice.append(unit.options - 1 if fates[group] else 0)
+    return choice
+
+
+def _alone(unit: Unit) -> Hashable:
+    return (unit.node, unit.key)
+
+
+def _of_page(unit: Unit) -> Hashable:
+    """Sectors of one page of 4 KiB: caches and databases write no less at a time."""
+    return (unit.node, unit.key // PAGE_SECTORS if isinstance(unit.key, int) else unit.key)
+
+
+def _of_node(unit: Unit) -> Hashable:
+    return unit.node
+
+
+def _grouped_extremes(units: list[Unit], lost: list[int], kept: list[int]) -> Iterator[list[int]]:
+    for group_of in (_of_node, _of_page):
+        groups: dict[Hashable, list[int]] = {}
+        for at, unit in enumerate(units):
+            groups.setdefault(group_of(unit), []).append(at)
+        for members in groups.values():
+            for base, other in ((lost, kept), (kept, lost)):
+                choice = list(base)
+                for at in members:
+                    choice[at] = other[at]
+                yield choice
+
+
+def _single_extremes(units: list[Unit], lost: list[int], kept: list[int]) -> Iterator[list[int]]:
     for at, unit in enumerate(units):
         for pick in range(1, unit.options):
             yield [*lost[:at], pick, *lost[at + 1 :]]

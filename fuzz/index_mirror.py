@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import apsw
 
+from treering.engine import environment
 from treering.fuzz.adversary.faulty_vfs import forget_checksums
 from treering.fuzz.simdisk import SimDisk
 from treering.fuzz.volume import FileNode
@@ -37,6 +38,7 @@ class Mirror:
     def attach(self, disk: SimDisk) -> None:
         """From now on mirror into this disk; the real files become what it holds."""
         self.disk = disk
+        apsw.randomness(0)  # SQLite asks the VFS for a new seed
         shutil.rmtree(self.index, ignore_errors=True)
         if not disk.exists(self.index):
             return
@@ -67,6 +69,10 @@ class _MirrorVFS(apsw.VFS):
     def __init__(self, below: str, mirror: Mirror) -> None:
         self._below, self._mirror = below, mirror
         super().__init__(NAME, below)
+
+    def xRandomness(self, count: int) -> bytes:  # noqa: N802
+        """The salts of a log are bytes of a state: the same in every run."""
+        return environment.random_bytes(count)
 
     def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 (SQLite's name)
         """A file whose calls are mirrored."""

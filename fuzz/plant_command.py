@@ -11,7 +11,8 @@ import click
 
 from treering.fuzz.explorer import Explored, Finding, explore
 from treering.fuzz.flows.catalogue import all_flows, flow_named
-from treering.fuzz.planted import FAULTS, Fault
+from treering.fuzz.planted import Fault
+from treering.fuzz.planted_more import KNOWN_FAULTS
 
 
 @dataclass
@@ -68,12 +69,12 @@ def command(names: tuple[str, ...], seed: int, most: int, as_json: bool) -> None
 
     Exit code 1 when one is not found.
     """
-    unknown = [name for name in names if name not in FAULTS]
+    unknown = [name for name in names if name not in KNOWN_FAULTS]
     if unknown:
-        raise click.UsageError(f"no fault is called {unknown[0]!r}: {', '.join(FAULTS)}")
+        raise click.UsageError(f"no fault is called {unknown[0]!r}: {', '.join(KNOWN_FAULTS)}")
     hunts = []
-    for name in names or FAULTS:
-        done = hunt(FAULTS[name], seed=seed, most=most)
+    for name in names or KNOWN_FAULTS:
+        done = hunt(KNOWN_FAULTS[name], seed=seed, most=most)
         hunts.append(done)
         if not as_json:
             where = "NOT FOUND" if done.found_in is None else f"found in {done.found_in}"

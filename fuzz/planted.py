@@ -74,7 +74,7 @@ def sync_before_write() -> Any:
         self._file.fdatasync()
         write(self, pieces)
 
-    return _all(
+    return all_of(
         mock.patch.object(writer.JournalWriter, "_write", early),
         mock.patch.object(
             writer.JournalWriter, "_sync", lambda self, state=None: self._note_synced(state)
@@ -223,9 +223,9 @@ def aside_not_synced() -> Any:
         if "quarantine" not in path:
             syncing(disk, path, top)
 
-    return _all(
+    return all_of(
         mock.patch.object(publish, "sync_folders", selective),
-        mock.patch.object(publish, "make_folders", _make_folders_unsynced),
+        mock.patch.object(publish, "make_folders", make_folders_unsynced),
     )
 
 
@@ -294,9 +294,9 @@ def quarantine_name_not_synced() -> Any:
         if "quarantine" not in path:
             syncing(disk, path, top)
 
-    return _all(
+    return all_of(
         mock.patch.object(opening, "sync_folders", selective),
-        mock.patch.object(opening, "make_folders", _make_folders_unsynced),
+        mock.patch.object(opening, "make_folders", make_folders_unsynced),
     )
 
 
@@ -314,7 +314,7 @@ def cache_trusted() -> Any:
         del path, tail
         file.fdatasync()
 
-    return _all(
+    return all_of(
         mock.patch.object(opening, "rewrite_unproven", trusting),
         mock.patch.object(writer, "rewrite_unproven", trusting),
     )
@@ -368,7 +368,7 @@ def index_and_watermark_ahead() -> Any:
         mark = Watermark(self.journal_id, state.sequence - 1, state.offset, state.revision)
         return mark.encode()
 
-    return _all(
+    return all_of(
         mock.patch.object(writer.JournalWriter, "encoded_watermark", early),
         mock.patch.object(session.Session, "_synced_size", lambda self: self._writer.size),
     )
@@ -402,7 +402,8 @@ class _Unsynced:
         return file
 
 
-def _make_folders_unsynced(disk: Any, path: str, top: str) -> None:
+def make_folders_unsynced(disk: Any, path: str, top: str) -> None:
+    """Makes folders as the engine does, and syncs none."""
     del top
     missing = []
     while True:
@@ -419,7 +420,8 @@ def _make_folders_unsynced(disk: Any, path: str, top: str) -> None:
 
 
 @contextlib.contextmanager
-def _all(*patches: contextlib.AbstractContextManager[Any]) -> Iterator[None]:
+def all_of(*patches: contextlib.AbstractContextManager[Any]) -> Iterator[None]:
+    """Several patches as one."""
     with contextlib.ExitStack() as stack:
         for patch in patches:
             stack.enter_context(patch)

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from treering.engine import environment
-from treering.engine.journal import framing
+from treering.engine.journal import framing, ownership
 from treering.engine.session.housekeeping import Housekeeper
 
 START_MS: Final = 1_700_000_000_000
@@ -43,7 +43,9 @@ class SeededEnvironment:
             "process_started_ms": lambda: START_MS,
         }.items():
             self._replace(environment, name, value)
-        self._replace(framing, "os", _Process())
+        process = _Process()
+        self._replace(framing, "os", process)
+        self._replace(ownership, "os", process)
         self._replace(Housekeeper, "_start", lambda _: None)
         return self
 

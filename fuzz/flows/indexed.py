@@ -135,9 +135,17 @@ class IndexStage:
                 session.append(raw)
         session.read("x0")
         ledger.settle()
-        raw = entry("x9", parentId="e3")
-        with ledger.attempt(raw, durable=False):
-            session.append(raw)
+        for name in ("x7", "x8", "x9"):
+            raw = entry(name, parentId="x0")  # known without asking the index, which would sync
+            with ledger.attempt(raw, durable=False):
+                session.append(raw)
+            if name == "x7":
+                session.sync()
+                ledger.settle()
+        assert session._writer.synced_size > session._indexer.covered_size, "nothing to index"
+        assert session._writer.dirty, "there is nothing that a sync does not cover"
+        # What the background does when appends come between its sync and its pass.
+        session._index_in_background()
         session.close()
         ledger.settle()
 

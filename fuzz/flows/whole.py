@@ -77,6 +77,11 @@ def relaxed_for_long(disk: Any, ledger: Ledger, _: object) -> None:
     world.close()
 
 
+def noted(disk: Any, ledger: Ledger, _: object) -> None:
+    """Two owners, one after the other, whose notes can be lost, kept and torn."""
+    run_verbs(World(disk, ledger), (World.append, World.kill, World.append))
+
+
 def requests(disk: Any, ledger: Ledger, _: object) -> None:
     """Request records between entries."""
     world = World(disk, ledger)
@@ -235,6 +240,8 @@ def whole_flows() -> Iterator[Flow]:
     """All of them."""
     yield Flow("create", ground, create, SessionCheck(remake=create_session), ADVISORY)
     yield Flow("relaxed-for-long", ground, relaxed_for_long, SessionCheck(), ADVISORY)
+    # The note that says who owns a session decides nothing, whatever is left of it.
+    yield Flow("noted", make_session, noted, SessionCheck())
     yield Flow("requests", make_session, requests, SessionCheck(), ADVISORY)
     yield Flow("readmit", make_session, readmitting, SessionCheck(), ADVISORY)
     yield Importing(6).flow("import")

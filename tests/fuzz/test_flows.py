@@ -11,12 +11,25 @@ import pytest
 
 from treering.fuzz.error_injection import Injected, Injection, calls_of, inject, injections
 from treering.fuzz.errors_command import default_flows, inject_into
-from treering.fuzz.explorer import explore
+from treering.fuzz.explorer import explore, record
+from treering.fuzz.faulty_disk import SYNCS, WRITES
 from treering.fuzz.flows.catalogue import flow_named, single_flows
 from treering.fuzz.flows.indexed import indexed_flows
+from treering.fuzz.flows.interrupted import (
+    FILE_SYNCS_MAX,
+    SCENES,
+    DyingDisk,
+    Killed,
+    changes_of,
+    interrupted_flows,
+)
 from treering.fuzz.flows.recovering import BASES, EACH, torn_images
 from treering.fuzz.flows.sequences import sequences
-from treering.fuzz.planted import FAULTS
+from treering.fuzz.flows.world import World
+from treering.fuzz.ledger import Ledger
+from treering.fuzz.planted_more import KNOWN_FAULTS
+from treering.fuzz.seeded import SeededEnvironment
+from treering.fuzz.simdisk import SimDisk
 
 SINGLE = [flow.name for flow in single_flows()]
 FEW = {flow.name: 4 for flow in indexed_flows()} | {"import-dictionary": 12}
@@ -54,6 +67,43 @@ def test_no_second_crash_breaks_a_recovery(base: str) -> None:
         assert not explored.findings, explored.findings[0]
 
 
+@pytest.mark.parametrize("part", range(4))
+def test_no_crash_breaks_a_promise_after_an_owner_was_interrupted(part: int) -> None:
+    """A part of those flows; the long run takes all of them."""
+    for flow in itertools.islice(interrupted_flows(), part, None, 20):
+        explored = explore(flow, most=48)
+        assert not explored.findings, explored.findings[0]
+        assert explored.checked > 10
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_a_process_dies_at_each_of_its_changes_and_no_later(scene: str) -> None:
+    changes = changes_of(scene)
+    assert changes > 10
+    lengths = set()
+    for at in (1, changes // 2, changes, changes + 1):
+        disk, ledger = SimDisk(), Ledger()
+        with SeededEnvironment(0):
+            SCENES[scene].prepare(disk, ledger)
+            dying = DyingDisk(disk, at)
+            if at <= changes:
+                with pytest.raises(Killed):
+                    SCENES[scene].act(World(dying, ledger))
+            else:
+                SCENES[scene].act(World(dying, ledger))
+            disk.drop_all_locks()
+        done = [op for op in dying.log if op.name in WRITES or op.name in SYNCS]
+        lengths.add(len(done))
+    assert len(lengths) > 2
+
+
+@pytest.mark.parametrize("at", range(1, FILE_SYNCS_MAX + 1))
+def test_an_opening_has_the_syncs_that_are_made_to_fail(at: int) -> None:
+    flow = flow_named(f"failed-opening:{at}:dropped")
+    operations = [point.what for point in record(flow, 0).points]
+    assert sum(what.startswith("failed sync") for what in operations) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", default_flows())
 def test_no_failing_call_breaks_a_promise(name: str) -> None:
@@ -82,7 +132,7 @@ def test_a_planted_fault_shows_under_failing_calls(name: str) -> None:
     flow = flow_named("append+append")
     calls = calls_of(flow, 0)
     result = Injected(flow.name)
-    with FAULTS[name].plant():
+    with KNOWN_FAULTS[name].plant():
         for way in injections(calls, ("EIO",)):
             inject(flow, way, 0, result)
             if result.findings:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from treering.engine.journal.disk import LOCAL_DISK, Disk, write_all
 from treering.fuzz.crash_states import (
+    PAGE_SECTORS,
     CrashPoint,
     Unit,
     choice_of,
@@ -131,6 +132,19 @@ def test_a_folder_whose_name_is_lost_takes_what_is_in_it_along() -> None:
     assert contents(disk, "/d/f") == {b""}
 
 
+def test_the_note_of_an_owner_differs_in_no_state_but_is_there() -> None:
+    disk = SimDisk()
+    write_all(disk.create("/s.note"), b"durable", 0)
+    disk.volume.settle()
+    write_all(disk.open("/s.note", write=True), b"changed", 0)
+    disk.unlink("/s.note")
+    point = CrashPoint.of(disk.volume, 0, "now", None, torn=1, advisory=(".note",))
+    assert point.units() == []
+    image = point.build([], [])
+    assert image is not None
+    assert SimDisk(image).read_file("/s.note") == b"durable"
+
+
 def test_link_and_unlink_are_reordered() -> None:
     disk, _ = ready(b"x")
     disk.link("/f", "/g")
@@ -236,7 +250,9 @@ def apply(disk: Disk, top: str, files: list[Any], step: tuple[Any, ...]) -> obje
             if name == "file_close":
                 files.remove(file)
             found = getattr(file, name[5:])(*paths[1:])
-            return (found.size, found.is_regular) if name == "file_stat" else found
+            if name == "file_stat":
+                return (found.is_regular, found.size if found.is_regular else 0)
+            return found
         if name == "stat":
             found = disk.stat(paths[0])
             return (found.is_folder, found.is_regular, found.size if found.is_regular else 0)
@@ -306,3 +322,19 @@ def test_numbers_and_choices_are_the_same_thing(options: list[int], seed: int) -
     assert all(0 <= number < total(units) for number in drawn)
     assert drawn == list(choices(units, random.Random(seed), 64))
     assert {0, total(units) - 1} <= set(drawn)
+
+
+def test_files_and_pages_are_lost_and_kept_as_a_whole() -> None:
+    """A database mixes pages of different ages, hardly ever halves of them."""
+    units = [Unit(node, at, 3) for node in (1, 2) for at in range(4 * PAGE_SECTORS)]
+    drawn = [choice_of(units, n) for n in choices(units, random.Random(0), 128)]
+    whole = [PAGE_SECTORS * [fate] for fate in (0, 2)]
+    pages = [
+        [choice[at : at + PAGE_SECTORS] in whole for at in range(0, len(units), PAGE_SECTORS)]
+        for choice in drawn
+    ]
+    assert sum(map(all, pages)) > 20
+    half = len(units) // 2
+    assert [0] * half + [2] * half in drawn
+    assert [2] * half + [0] * half in drawn
+    assert sum(1 in choice for choice in drawn) > 16
