@@ -345,7 +345,7 @@ def _beside(store: Store, path: str, name: str) -> Iterator[Finding]:
     """The owner's note, and temporary files of the session."""
     note = owner_note(store, path)
     if note is not None:
-        who = f"process {note.pid} on {note.host} since {_time(note.since)}"
+        who = f"process {note.pid} on {note.host} since {iso_time(note.since)}"
         gone = f"a note says {who}; it is not running here"
         what = f"in use by {who}" if is_alive(note) else gone
         yield _whole("owner", store.owner_note(name), what)
@@ -361,13 +361,6 @@ def _whole(kind: str, file: str, what: str) -> Finding:
     except OSError:
         return Finding(kind, file, what)  # gone meanwhile
     return Finding(kind, file, what, 0, size)
-
-
-def _time(ms: int) -> str:
-    try:
-        return iso_time(ms)
-    except (ValueError, OverflowError, OSError):
-        return str(ms)
 
 
 def leftover(path: str) -> Finding:
