@@ -103,3 +103,17 @@ def test_closing_says_when_what_is_due_cannot_be_synced(store: build.Store) -> N
     with pytest.raises(OutcomeUnknown, match="a sync failed"):
         writer.close()
     assert not writer.owner.is_open
+
+
+@pytest.mark.parametrize("since", [0, 253_402_300_799_999])
+def test_the_times_of_a_note_can_be_written(store: build.Store, since: int) -> None:
+    """A note with any other time is none: whoever shows one need not fear its time."""
+    owner = build.reopen(store, note=True).owner
+    note = ownership.read_note(FaultyDisk(), store.note)
+    assert note is not None
+    for time, believed in ((since, True), (-1, False), (253_402_300_800_000, False)):
+        Path(store.note).write_bytes(msgspec.json.encode(msgspec.structs.replace(note, since=time)))
+        found = ownership.read_note(FaultyDisk(), store.note)
+        assert (found is not None) is believed
+        assert not believed or environment.iso_time(time).endswith("Z")
+    owner.release()
