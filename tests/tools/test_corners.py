@@ -623,3 +623,10 @@ class TestRepairing:
         (folder / f"{start}-{'0' * 16}.tail").write_bytes(maker.whole()[start:])
         found = fine("repair", path, "--readmit", "--json").json
         assert (found["readmitted"], found["left"]) == (["b"], [])
+
+
+def test_importing_the_command_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    import importlib
+
+    assert importlib.import_module("treering.tools.__main__").main is entry.main
+    assert capsys.readouterr() == ("", "")
