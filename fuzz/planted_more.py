@@ -12,7 +12,7 @@ from unittest import mock
 
 import xxhash
 
-from treering.engine.journal import control, opening, publish, recovery, writer
+from treering.engine.journal import control, opening, publish, recovery, repair, writer
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import sync_folders, write_all
 from treering.engine.journal.format import Kind, Watermark
@@ -118,6 +118,19 @@ def left_out_cut_short() -> Any:
         write_all(file, data[:3], offset)
 
     return mock.patch.object(importing, "write_all", part)
+
+
+@fault("repair-*-unsynced")
+def bytes_kept_aside_not_synced() -> Any:
+    """A damaged journal is put aside as the cache shows it, which nobody has synced."""
+    acquire = repair.Ownership.acquire
+
+    def unsynced(disk: Any, path: str, note_path: str | None = None) -> Any:
+        owner = acquire(disk, path, note_path)
+        owner.file.fsync = lambda: None  # type: ignore[method-assign]
+        return owner
+
+    return mock.patch.object(repair.Ownership, "acquire", unsynced)
 
 
 # Opening

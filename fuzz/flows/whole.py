@@ -10,12 +10,13 @@ from unittest import mock
 
 from treering.engine.errors import Damaged, TreeringError
 from treering.engine.journal.admissible import Record
-from treering.engine.journal.disk import Disk
+from treering.engine.journal.disk import Disk, write_all
 from treering.engine.journal.format import Kind
 from treering.engine.journal.repair_modes import RepairMode
 from treering.engine.session.readmission import readmit
 from treering.engine.session.repairing import repair
 from treering.engine.session.session import Session
+from treering.engine.session.view import SessionView
 from treering.engine.transfer import importing
 from treering.engine.transfer.exporting import export_jsonl, jsonl_lines
 from treering.engine.transfer.records import LocalSource
@@ -43,6 +44,7 @@ DAMAGED: Final = "damaged"
 REPAIRED: Final = "repaired"
 EXPORTED: Final = "exported"
 LEFT_OUT: Final = "left out"
+KEPT: Final = "kept"
 
 _SOURCE_PATH: Final = "/imported/source.jsonl"
 """The path that an import notes, whatever the real one is: states must not differ by it."""
@@ -217,6 +219,29 @@ class Repairing:
         world.append()
         world.close()
 
+    def run_unsynced(self, disk: Any, ledger: Ledger, _: object) -> None:
+        """The last writer died in a write: the damaged journal ends in bytes that no sync covers.
+
+        Once repaired these are what is kept aside, too, and must be there after a crash.
+        """
+        size = disk.stat(PATH).size
+        file = disk.open(PATH, write=True)
+        write_all(file, b"torn" * 300, size)
+        file.close()
+        whole = disk.read_file(PATH)
+        repair(PATH, mode=self._mode, disk=disk)
+        ledger.remember(KEPT, whole)
+
+    def check_unsynced(self, disk: SimDisk, expectation: Expectation) -> None:
+        """All of the damaged journal is kept."""
+        kept = expectation.fact(KEPT)
+        if kept is not None and kept not in map(disk.read_file, quarantined(disk)):
+            raise Broken("the damaged journal is not kept whole")
+        with SessionView.open(PATH, disk=disk) as view:
+            entries = sum(1 for _ in view.iter_entries())
+        if entries < 1:
+            raise Broken("no entry is left")
+
     def check(self, disk: SimDisk, expectation: Expectation) -> None:
         """The damaged journal as it was, or the repaired one whole with the old one kept."""
         if not disk.exists(PATH):
@@ -252,3 +277,10 @@ def whole_flows() -> Iterator[Flow]:
     for mode in modes:
         repairing = Repairing(mode)
         yield Flow(f"repair-{mode}", repairing.prepare, repairing.run, repairing.check, ADVISORY)
+        yield Flow(
+            f"repair-{mode}-unsynced",
+            repairing.prepare,
+            repairing.run_unsynced,
+            repairing.check_unsynced,
+            ADVISORY,
+        )
