@@ -124,8 +124,9 @@ def measure(data_file: str) -> bool:
             )
             passed = passed and ran.returncode == 0
         combine = [sys.executable, "-m", "coverage", "combine", "-q", f"--data-file={data_file}"]
-        subprocess.run([*combine, folder], cwd=REPOSITORY, check=True)
-    return passed
+        parts = sorted(map(str, Path(folder).glob("data.*")))
+        combined = subprocess.run([*combine, *parts], cwd=REPOSITORY, check=False)
+    return passed and combined.returncode == 0
 
 
 def main(arguments: list[str]) -> int:
@@ -142,7 +143,11 @@ def main(arguments: list[str]) -> int:
         measured = coverage.Coverage(data_file=data_file, config_file="pyproject.toml")
         measured.load()
         report = os.path.join(folder, "report.json")
-        measured.json_report(outfile=report)
+        try:
+            measured.json_report(outfile=report)
+        except coverage.CoverageException as error:
+            print(f"{data_file}: {error}")
+            return 2
         files = json.loads(Path(report).read_bytes())["files"]
     judged = [judge(place, files[place]) for place in sorted(files) if "/bench" not in place]
     absent = {
