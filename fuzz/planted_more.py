@@ -12,11 +12,12 @@ from unittest import mock
 
 import xxhash
 
-from treering.engine.journal import control, opening, publish, recovery, repair, writer
+from treering.engine.journal import control, opening, publish, recovery, writer
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import sync_folders, write_all
 from treering.engine.journal.format import Kind, Watermark
-from treering.engine.session import session
+from treering.engine.journal.ownership import Ownership
+from treering.engine.session import resuming, session
 from treering.engine.session.indexing import Indexer
 from treering.engine.transfer import importing
 from treering.fuzz.planted import FAULTS, Fault, all_of, fault, make_folders_unsynced
@@ -123,14 +124,14 @@ def left_out_cut_short() -> Any:
 @fault("repair-*-unsynced")
 def bytes_kept_aside_not_synced() -> Any:
     """A damaged journal is put aside as the cache shows it, which nobody has synced."""
-    acquire = repair.Ownership.acquire
+    acquire = Ownership.acquire
 
     def unsynced(disk: Any, path: str, note_path: str | None = None) -> Any:
         owner = acquire(disk, path, note_path)
         owner.file.fsync = lambda: None  # type: ignore[method-assign]
         return owner
 
-    return mock.patch.object(repair.Ownership, "acquire", unsynced)
+    return mock.patch.object(Ownership, "acquire", unsynced)
 
 
 # Opening
@@ -231,18 +232,18 @@ def readmitted_in_parts() -> Any:
 
 
 @fault("index-catch-up")
-def position_of_an_index_trusted() -> Any:
+def index_position_trusted() -> Any:
     """The current position is the one that the index knows, however far it lags behind."""
 
     def early(self: Any, opened: Any) -> None:
         self._ambiguous_ids = False
         indexer = self._indexer
         if indexer._index is None:
-            self._leaf_id = session.leaf_at_opening(self, opened.examination)
+            self._leaf_id = resuming.leaf_at_opening(self, opened.examination)
             return
         with mock.patch.object(Indexer, "_cover", return_value=None):
             indexer.covered_size = 1 << 60
-            self._leaf_id = session.indexed_leaf(self)
+            self._leaf_id = resuming.indexed_leaf(self)
             indexer.covered_size = 0
 
     return mock.patch.object(session.Session, "_take_up", early)
@@ -268,7 +269,7 @@ def index_never_synced() -> Any:
 
 
 @fault("index-relaxed")
-def watermark_ahead() -> Any:
+def index_watermark_ahead() -> Any:
     """The background leaves a watermark for what no sync covers yet."""
 
     def early(self: Any) -> bytes:
