@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -142,8 +143,12 @@ class TestPool:
 
     def test_workers_leave_interrupts_to_the_command(self) -> None:
         asked = "int(__import__('signal').getsignal(2) is __import__('signal').SIG_IGN)"
-        assert list(run_all(eval, [asked] * 2, jobs=2)) == [1, 1]
-        assert list(run_all(eval, [asked] * 2, jobs=1)) == [0, 0]
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            assert list(run_all(eval, [asked] * 2, jobs=2)) == [1, 1]
+            assert list(run_all(eval, [asked] * 2, jobs=1)) == [0, 0]
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 class TestFsck:
