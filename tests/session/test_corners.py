@@ -3,9 +3,12 @@ that cannot be read, and facts of the machine that are not there."""
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,6 +46,7 @@ from treering.engine.json_text import BadRecordError, check, members
 from treering.engine.session import filling, indexing
 from treering.engine.session.facts import facts_of, timestamp_ms
 from treering.engine.session.fresh_ids import FreshIds
+from treering.engine.session.housekeeping import Housekeeper
 from treering.engine.session.readmission import readmit
 from treering.engine.session.reads import Reads
 from treering.index import IndexBusy, IndexFault, SessionIndex, files
@@ -604,3 +608,88 @@ def test_readmission_of_what_is_there(tmp_path: Path) -> None:
         fresh = raw.replace(b'"id":"a"', b'"id":"b"')
         assert readmit(session, [Record(build.ENTRY, raw), Record(build.ENTRY, fresh)]) == ["b"]
         assert session.read("b").raw == fresh
+
+
+# The background thread
+
+
+class Work:
+    """What a housekeeper does, in a test's hands."""
+
+    def __init__(self, *errors: BaseException | None) -> None:
+        self.errors = list(errors)
+        self.indexed = threading.Event()
+
+    def sync(self) -> None:
+        error = self.errors.pop(0) if self.errors else None
+        if error is not None:
+            raise error
+
+    def index(self) -> None:
+        self.indexed.set()
+
+
+def test_a_typed_error_of_background_work_ends_no_thread() -> None:
+    work = Work(Damaged("the index cannot be made"), None)
+    housekeeper = Housekeeper(work.index, work.sync)
+    try:
+        housekeeper.wake()
+        thread = housekeeper._thread
+        deadline = environment.monotonic_s() + 30
+        while work.errors and environment.monotonic_s() < deadline:
+            housekeeper.wake()
+            environment.sleep(0.002)
+        assert work.indexed.wait(30)
+        assert housekeeper._thread is thread
+    finally:
+        housekeeper.stop()
+
+
+def test_a_mistake_in_background_work_ends_one_thread_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is shown as any error of a thread is; the next append finds a new thread."""
+    seen: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda what: seen.append(what.exc_type))
+    work = Work(ZeroDivisionError(), None)
+    housekeeper = Housekeeper(work.index, work.sync)
+    try:
+        housekeeper.wake()
+        first = housekeeper._thread
+        if first is not None:  # else it has ended already
+            first.join(30)
+        assert seen == [ZeroDivisionError]
+        assert housekeeper._thread is None
+        housekeeper.wake()
+        assert work.indexed.wait(30)
+    finally:
+        housekeeper.stop()
+
+
+def test_a_thread_ends_with_what_it_works_for() -> None:
+    work = Work()
+    housekeeper = Housekeeper(work.index, work.sync)
+    with housekeeper._wakeup:  # it cannot look yet
+        housekeeper.wake()
+        thread = housekeeper._thread
+        del work
+        gc.collect()
+    assert thread is not None
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_nothing_is_waited_for_when_the_interpreter_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its threads are frozen then, perhaps with the lock in their hands."""
+    work = Work()
+    housekeeper = Housekeeper(work.index, work.sync)
+    monkeypatch.setattr(sys, "is_finalizing", lambda: True)
+    with housekeeper._wakeup:
+        other = threading.Thread(target=housekeeper.forget)
+        other.start()
+        other.join(30)
+        assert not other.is_alive()
+    monkeypatch.undo()
+    housekeeper.stop()
+    housekeeper.wake()
+    assert housekeeper._thread is None

@@ -152,9 +152,11 @@ class TestPool:
 
 
 class TestFsck:
-    def test_an_undecodable_frame_behind_the_damage(self, home: Path) -> None:
-        """It is named with its place, beside the damage before it."""
+    def test_undecodable_frames_around_damage(self, home: Path) -> None:
+        """It is named with its place, and so is one before the damage; each of them once."""
         maker = started()
+        undecodable(maker)
+        before = maker.frames[-1]
         bad = maker.entry("bad")
         maker.sync()
         undecodable(maker)
@@ -167,6 +169,7 @@ class TestFsck:
         result = check_session(path, with_index=False)
         assert [(f.kind, f.offset) for f in result.findings] == [
             ("interior", bad.offset),
+            ("undecodable", before.offset),
             ("undecodable", lost.offset),
         ]
 
