@@ -138,9 +138,9 @@ def main(arguments: list[str]) -> int:
     os.chdir(REPOSITORY)  # paths in a data file may be relative
     with tempfile.TemporaryDirectory(prefix="treering-coverage-") as folder:
         measured = coverage.Coverage(data_file=data_file, config_file="pyproject.toml")
-        measured.load()
         report = os.path.join(folder, "report.json")
         try:
+            measured.load()
             measured.json_report(outfile=report)
         except coverage.CoverageException as error:
             print(f"{data_file}: {error}")
