@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 from transfer.legacy_helpers import MemorySource
 
+from treering.engine import Session
 from treering.engine.errors import InvalidSource, SourceChanged, StorageError
 from treering.engine.transfer import records
+from treering.engine.transfer.exporting import export_jsonl, jsonl_lines
 from treering.engine.transfer.records import Hashed, Line, LocalSource, numbered_lines
+from treering.fuzz.faulty_disk import FaultyDisk
 
 
 def test_a_source_that_is_replaced_while_it_is_opened(
@@ -100,3 +103,20 @@ def test_the_digest_is_over_everything() -> None:
     with pytest.raises(SourceChanged, match="became shorter") as caught:
         hashed.finish()
     assert caught.value.offset == 1000
+
+
+@pytest.mark.parametrize("fails", ["sync_folder", "unlink"])
+def test_the_end_of_an_export_that_the_system_refuses(tmp_path: Path, fails: str) -> None:
+    """The file is there whole under its name: an unsynced name is told, a leftover is not."""
+    with Session.create("/w", home_dir=str(tmp_path / "home")) as session:
+        session.append({"type": "custom", "id": "a"})
+        wanted = b"".join(jsonl_lines(session))
+        target = tmp_path / "export.jsonl"
+        disk = FaultyDisk()
+        disk.fail(fails)
+        if fails == "unlink":
+            assert export_jsonl(session, str(target), disk=disk) == len(wanted)
+        else:
+            with pytest.raises(StorageError, match="it is visible now"):
+                export_jsonl(session, str(target), disk=disk)
+    assert target.read_bytes() == wanted
