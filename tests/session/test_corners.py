@@ -24,11 +24,12 @@ from session_helpers import (
     new,
     user,
 )
-from support import build
+from support import build, damage
 
 import treering
 from treering import engine
 from treering.engine import (
+    Closed,
     Conflict,
     Damaged,
     Invalid,
@@ -693,3 +694,74 @@ def test_nothing_is_waited_for_when_the_interpreter_ends(monkeypatch: pytest.Mon
     housekeeper.stop()
     housekeeper.wake()
     assert housekeeper._thread is None
+
+
+# Views
+
+
+def test_a_view_of_another_process_is_refused(tmp_path: Path) -> None:
+    path = put(tmp_path, started())
+    with SessionView.open(path) as view:
+        view._pid += 1
+        for use in (view.counts, view.entries, view.provenance):
+            with pytest.raises(Closed, match="before a fork"):
+                use()
+        view._pid -= 1
+        assert view.counts()["entries"] == 0
+
+
+def test_damage_that_a_second_look_does_not_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer was caught in the middle: the view shows what is there a moment later."""
+    from treering.engine.session import view as views
+
+    maker = started()
+    maker.entry("a")
+    bad = maker.entry("b")
+    maker.close()
+    path = put(tmp_path, maker)
+    whole = maker.whole()
+    Path(path).write_bytes(damage.flip(whole, (bad.offset + 50) * 8))
+    real = views.examine
+    cases: list[str] = []
+
+    def looked(*arguments: Any, **more: Any) -> Any:
+        found = real(*arguments, **more)
+        cases.append(found.case)
+        with open(path, "r+b") as file:
+            file.write(whole)
+        return found
+
+    monkeypatch.setattr(views, "examine", looked)
+    with SessionView.open(path) as view:
+        assert view.report.case == "A"
+        assert [entry.id for entry in view.iter_entries()] == ["a", "b"]
+    assert cases == ["C", "A"]
+
+
+def test_frames_that_make_no_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that no index takes are damage of the journal, and its file is let go."""
+    from treering.engine.session import view as views
+
+    def refused(*_: object, **__: object) -> Any:
+        raise IndexFault(":memory:", "rows out of order")
+
+    path = put(tmp_path, started())
+    monkeypatch.setattr(views, "memory_index", refused)
+    with pytest.raises(Damaged, match="make no session: rows out of order"):
+        SessionView.open(path)
+
+
+def test_frames_that_go_away_are_no_position(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole when the journal was scanned, gone a moment later: the index is asked instead."""
+    from treering.engine.session import resuming
+
+    maker = started()
+    maker.entry("a")
+    maker.frame(build.LEAF, build.compact({"leaf": "a"}))
+    path = put(tmp_path, maker)
+    monkeypatch.setattr(resuming, "frame_at", lambda source, salt, offset: None)
+    assert position_without_an_index(path, monkeypatch) == "a"
