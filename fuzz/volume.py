@@ -260,9 +260,9 @@ class Volume:
 
     def rename(self, source: str, target: str) -> None:
         """Move a file over whatever has the target name."""
-        node = self.file(source)
         from_folder, from_name = self.place(source)
         to_folder, to_name = self.place(target)
+        node = self.file(source)
         if to_folder.names.get(to_name) == node.number:
             return  # two names of one file: nothing happens, as the system has it
         target_version = to_folder.set(to_name, node.number)

@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TextIO
 
 import click
 
@@ -32,14 +32,20 @@ def main(arguments: Sequence[str] | None = None, *, command: click.Command = tre
         code = _run(command, list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
     except BrokenPipeError:
-        _forget_stdout()
+        _forget(sys.stdout)
         return EXIT_READER_GONE
     except KeyboardInterrupt:
         _complain("interrupted")
         return EXIT_INTERRUPTED
     except OSError as error:  # of the first open or the last flush; the rest has been told already
-        _forget_stdout()
+        _forget(sys.stdout)
         return code or _fail(error)
+    finally:
+        if sys.stderr is not None:
+            try:
+                sys.stderr.flush()
+            except (OSError, ValueError):
+                _forget(sys.stderr)  # what nobody can be told must not change the exit code
     return code
 
 
@@ -130,11 +136,11 @@ def _never_fail_to_print() -> None:
             reconfigure(errors="backslashreplace")
 
 
-def _forget_stdout() -> None:
-    """Keep the interpreter from flushing into a closed pipe when it ends."""
+def _forget(stream: TextIO) -> None:
+    """Keep the interpreter from flushing into a closed pipe or a full disk when it ends."""
     try:
         descriptor = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(descriptor, sys.stdout.fileno())
+        os.dup2(descriptor, stream.fileno())
         os.close(descriptor)
     except (OSError, ValueError):
-        pass  # stdout is no file of the system's
+        pass  # it is no file of the system's

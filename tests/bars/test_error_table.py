@@ -249,11 +249,16 @@ def test_F08_a_disk_that_is_really_full(tmp_path: Path) -> None:
     on_a_file_system("full", tmp_path)
 
 
-def test_a_report_that_nobody_can_be_given(home: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_report_that_nobody_can_be_given(home: Path, unbuffered: str) -> None:
     """Neither output nor error can be written: the exit code says that something was done."""
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            [*COMMAND, "session", "new", "--home", str(home)], stdout=full, stderr=full, check=False
+            [*COMMAND, "session", "new", "--home", str(home)],
+            stdout=full,
+            stderr=full,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            check=False,
         )
     assert done.returncode == 1
     assert len(list((home / "sessions").iterdir())) == 1
