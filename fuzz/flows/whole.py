@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 from unittest import mock
 
-from treering.engine.errors import Damaged, TreeringError
+from treering.engine.errors import Damaged, TreeringError, from_os_error
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import Disk, write_all
 from treering.engine.journal.format import Kind
@@ -224,11 +224,14 @@ class Repairing:
 
         Once repaired these are what is kept aside, too, and must be there after a crash.
         """
-        size = disk.stat(PATH).size
-        file = disk.open(PATH, write=True)
-        write_all(file, b"torn" * 300, size)
-        file.close()
-        whole = disk.read_file(PATH)
+        try:
+            file = disk.open(PATH, write=True)
+            size = file.stat().size
+            write_all(file, b"torn" * 300, size)
+            whole = file.pread(size + 1200, 0)
+            file.close()
+        except OSError as error:
+            raise from_os_error(error, "write what no sync covers", PATH) from error
         repair(PATH, mode=self._mode, disk=disk)
         ledger.remember(KEPT, whole)
 
