@@ -73,6 +73,13 @@ def _fill(path: str) -> None:
             return
 
 
+def _free(place: Place, *names: str) -> None:
+    """Remove files. Some file systems give their blocks out again only when they were synced."""
+    for name in names:
+        os.unlink(os.path.join(place.root, name))
+    subprocess.run(["sync", "-f", place.root], check=False)
+
+
 def full(place: Place) -> Iterator[str]:
     """Filled by appends of one owner; freed; the same owner goes on; the same with commands."""
     draw = random.Random(1)
@@ -97,7 +104,7 @@ def full(place: Place) -> Iterator[str]:
         yield "an append without space was acknowledged"
     except StorageFull:
         pass
-    os.unlink(os.path.join(place.root, "ballast"))
+    _free(place, "ballast")
     acknowledged.append(session.append(stores.entry("freed", draw.randbytes(700).hex())))
     session.close()
     _fill(os.path.join(place.root, "ballast"))
@@ -127,8 +134,7 @@ def _full_commands(place: Place, acknowledged: list[str], draw: random.Random) -
     missing = [one for one in acknowledged if f'"id":"{one}"'.encode() not in looked.stdout]
     if missing or b'"more"' in looked.stdout:
         yield f"acknowledged and not there: {missing}"
-    for name in ("rest", "ballast"):
-        os.unlink(os.path.join(place.root, name))
+    _free(place, "rest", "ballast")
     for words in (["session", "name", good, "there is space"], ["session", "new"]):
         done = command(place, *words)
         if done.returncode:
@@ -151,7 +157,7 @@ def full_quarantine(place: Place) -> Iterator[str]:
     yield from refused(done, 3)
     if _read(place.journal) != torn:
         yield "a torn tail was cut without a copy of it"
-    os.unlink(rest)
+    _free(place, "rest")
     done = command(place, "session", "name", stores.SESSION_ID, "n")
     if done.returncode:
         yield from refused(done, 0)
