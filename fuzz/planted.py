@@ -217,16 +217,7 @@ def repair_keeps_nothing() -> Any:
 @fault("repair-*")
 def aside_not_synced() -> Any:
     """The damaged journal's second name is not durable when its first goes to another."""
-    syncing = sync_folders
-
-    def selective(disk: Any, path: str, top: str) -> None:
-        if "quarantine" not in path:
-            syncing(disk, path, top)
-
-    return all_of(
-        mock.patch.object(publish, "sync_folders", selective),
-        mock.patch.object(publish, "make_folders", make_folders_unsynced),
-    )
+    return _without_names_in_quarantine(publish)
 
 
 @fault("export")
@@ -288,16 +279,7 @@ def quarantine_not_synced() -> Any:
 @fault("recover:*")
 def quarantine_name_not_synced() -> Any:
     """The copy of a torn tail has no durable name when the tail is cut."""
-    syncing = sync_folders
-
-    def selective(disk: Any, path: str, top: str) -> None:
-        if "quarantine" not in path:
-            syncing(disk, path, top)
-
-    return all_of(
-        mock.patch.object(opening, "sync_folders", selective),
-        mock.patch.object(opening, "make_folders", make_folders_unsynced),
-    )
+    return _without_names_in_quarantine(opening)
 
 
 @fault("recover:*", "append", "relaxed*")
@@ -371,6 +353,19 @@ def index_and_watermark_ahead() -> Any:
     return all_of(
         mock.patch.object(writer.JournalWriter, "encoded_watermark", early),
         mock.patch.object(session.Session, "_synced_size", lambda self: self._writer.size),
+    )
+
+
+def _without_names_in_quarantine(module: Any) -> contextlib.AbstractContextManager[None]:
+    """Folders of quarantine are neither synced nor made durably by a module."""
+
+    def selective(disk: Any, path: str, top: str) -> None:
+        if "quarantine" not in path:
+            sync_folders(disk, path, top)
+
+    return all_of(
+        mock.patch.object(module, "sync_folders", selective),
+        mock.patch.object(module, "make_folders", make_folders_unsynced),
     )
 
 
