@@ -13,8 +13,10 @@ from typing import Any
 import click
 
 from treering.fuzz.crash_states import EXHAUSTIVE_MAX
-from treering.fuzz.explorer import Explored, again, explore, record
+from treering.fuzz.explorer import Explored, again, explore, judge, record
 from treering.fuzz.flows.catalogue import all_flows, flow_named
+from treering.fuzz.ledger import Expectation
+from treering.fuzz.seeded import SeededEnvironment
 
 
 @click.command()
@@ -121,36 +123,25 @@ def _show(names: list[str], seed: int, at: int, state: int | None) -> None:
     if len(names) != 1:
         raise click.UsageError("--at needs one flow")
     flow = flow_named(names[0])
-    try:
-        points = record(flow, seed).points
-        if state is None:
-            units = points[at].units()
-            click.echo(f"{points[at].what}: {points[at].expectation}")
-            for unit in units:
-                click.echo(f"  {unit.node} {unit.key}: {unit.options} options")
-            return
-        image = again(flow, seed, at, state)
-    except (ValueError, IndexError) as error:
-        raise click.UsageError(str(error)) from error
-    for path, content in image.contents():
-        click.echo(f"{path}{'/' if content is None else f': {len(content)} bytes'}")
-    result = explore_state(names[0], seed, at, state)
-    if result is None:
+    with flow.stage():  # recording and check share it, as in a whole exploration
+        recording = record(flow, seed)
+        try:
+            point = recording.points[at]
+            if state is None:
+                click.echo(f"{point.what}: {point.expectation}")
+                for unit in point.units():
+                    click.echo(f"  {unit.node} {unit.key}: {unit.options} options")
+                return
+            image = again(flow, seed, at, state, recording)
+        except (ValueError, IndexError) as error:
+            raise click.UsageError(str(error)) from error
+        for path, content in image.contents():
+            click.echo(f"{path}{'/' if content is None else f': {len(content)} bytes'}")
+        assert isinstance(point.expectation, Expectation)
+        with SeededEnvironment(seed + 1):
+            why = judge(flow, image, point.expectation)
+    if why is None:
         click.echo("nothing is wrong with it")
         return
-    click.echo(result)
+    click.echo(why)
     raise click.exceptions.Exit(1)
-
-
-def explore_state(name: str, seed: int, at: int, state: int) -> str | None:
-    """Check one state; what is wrong with it, if anything is."""
-    from treering.fuzz.explorer import judge
-    from treering.fuzz.ledger import Expectation
-    from treering.fuzz.seeded import SeededEnvironment
-
-    flow = flow_named(name)
-    expectation = record(flow, seed).points[at].expectation
-    assert isinstance(expectation, Expectation)
-    image = again(flow, seed, at, state)
-    with SeededEnvironment(seed + 1):
-        return judge(flow, image, expectation)

@@ -209,13 +209,13 @@ def judge(flow: Flow, image: Image, expectation: Expectation) -> str | None:
     return None
 
 
-def again(flow: Flow, seed: int, at: int, state: int) -> Image:
+def again(flow: Flow, seed: int, at: int, state: int, recording: Recording | None = None) -> Image:
     """The image of one finding.
 
     Raises:
         ValueError: the flow has no such moment, or the moment no such state.
     """
-    points = record(flow, seed).points
+    points = (recording or record(flow, seed)).points
     if not 0 <= at < len(points):
         raise ValueError(f"{flow.name} has {len(points)} moments, from 0")
     units = points[at].units()

@@ -7,7 +7,7 @@ acknowledged must be there; of what was in flight, a prefix may be; nothing else
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
 
@@ -131,8 +131,3 @@ class Ledger:
     def remember(self, name: str, value: Hashable) -> None:
         """Note a fact for the check."""
         self._facts[name] = value
-
-    def forget(self, names: Iterable[str]) -> None:
-        """Drop facts."""
-        for name in names:
-            self._facts.pop(name, None)

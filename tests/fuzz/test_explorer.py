@@ -174,6 +174,13 @@ def test_the_command_shows_a_moment_and_a_state() -> None:
     assert "nothing is wrong" in state.stdout
 
 
+def test_the_command_brings_a_state_of_an_index_back() -> None:
+    """Its check needs the same stage as the recording."""
+    state = command(*shlex.split("explore index-relaxed --at 3 --state 0"))
+    assert state.returncode == 0, state.stdout + state.stderr
+    assert "nothing is wrong" in state.stdout
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
