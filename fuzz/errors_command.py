@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 
 import click
 
@@ -21,6 +20,7 @@ from treering.fuzz.error_injection import (
 )
 from treering.fuzz.explore_command import choose
 from treering.fuzz.flows.catalogue import flow_named, single_flows
+from treering.tools.pool import run_all
 
 FINDINGS_MAX = 10
 
@@ -62,7 +62,8 @@ def command(
     chosen = choose(names) if names else default_flows()
     one = None if only is None else _parse(only)
     results = []
-    for result in _inject_all(chosen, seed, (*ERRORS, *more), every, one, jobs):
+    work = partial(inject_into, seed=seed, errors=(*ERRORS, *more), every=every, only=one)
+    for result in run_all(work, chosen, jobs=jobs):
         results.append(result)
         for finding in result.findings:
             click.echo(str(finding), err=as_json)
@@ -94,23 +95,6 @@ def _parse(only: str) -> Injection:
         return Injection(int(at), error, how.replace("-", " "), model)  # type: ignore[arg-type]
     except ValueError as error_:
         raise click.UsageError(f"{only!r} is no injection: CALL/ERROR/HOW/MODEL") from error_
-
-
-def _inject_all(
-    names: list[str],
-    seed: int,
-    errors: tuple[str, ...],
-    every: int,
-    only: Injection | None,
-    jobs: int,
-) -> Iterator[Injected]:
-    if jobs <= 1:
-        yield from (inject_into(name, seed, errors, every, only) for name in names)
-        return
-    with concurrent.futures.ProcessPoolExecutor(jobs) as pool:
-        tasks = [pool.submit(inject_into, name, seed, errors, every, only) for name in names]
-        for task in concurrent.futures.as_completed(tasks):
-            yield task.result()
 
 
 def inject_into(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import fnmatch
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import click
@@ -17,6 +17,7 @@ from treering.fuzz.explorer import Explored, again, explore, judge, record
 from treering.fuzz.flows.catalogue import all_flows, flow_named
 from treering.fuzz.ledger import Expectation
 from treering.fuzz.seeded import SeededEnvironment
+from treering.tools.pool import run_all
 
 
 @click.command()
@@ -59,7 +60,7 @@ def command(
         return
     started = time.monotonic()
     results = []
-    for result in _explore_all(chosen, seed, most, jobs):
+    for result in run_all(partial(explore_named, seed=seed, most=most), chosen, jobs=jobs):
         results.append(result)
         for finding in result.findings:
             click.echo(str(finding), err=as_json)
@@ -80,16 +81,6 @@ def choose(names: tuple[str, ...]) -> list[str]:
             raise click.UsageError(f"no flow is called {name!r}; --list names them")
         chosen |= dict.fromkeys(hits)
     return list(chosen)
-
-
-def _explore_all(names: list[str], seed: int, most: int, jobs: int) -> Iterator[Explored]:
-    if jobs <= 1:
-        yield from (explore_named(name, seed, most) for name in names)
-        return
-    with concurrent.futures.ProcessPoolExecutor(jobs) as pool:
-        tasks = [pool.submit(explore_named, name, seed, most) for name in names]
-        for task in concurrent.futures.as_completed(tasks):
-            yield task.result()
 
 
 def explore_named(name: str, seed: int, most: int) -> Explored:
