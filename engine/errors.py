@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
     from treering.engine.journal.recovery import Report
+
+FULL_ERRNOS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+"""What a system call says that finds no room."""
 
 
 class TreeringError(Exception):
@@ -205,7 +208,7 @@ def from_os_error(error: OSError, doing: str, path: str | os.PathLike[str]) -> T
     what = f"cannot {doing}: {reason}"
     if error.errno == errno.ENOENT:
         return NotFound(what, path=path)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if error.errno in FULL_ERRNOS:
         return StorageFull(what, path=path, next_step="free some space and try again")
     if error.errno == errno.EROFS:
         return ReadOnly(what, path=path)

@@ -155,7 +155,7 @@ class CrashPoint:
 def _frozen(file: FileNode, torn: int) -> FrozenFile:
     allocated = -(-len(file.durable) // SECTOR_BYTES)
     sectors = tuple(
-        (index, _options(file.durable_sector(index), known, file.number, index, allocated, torn))
+        (index, _options(file, known, index, allocated, torn))
         for index, known in sorted(file.versions.items())
         if known
     )
@@ -163,12 +163,13 @@ def _frozen(file: FileNode, torn: int) -> FrozenFile:
 
 
 def _options(
-    old: bytes, known: list[bytes], number: int, index: int, allocated: int, torn: int
+    file: FileNode, known: list[bytes], index: int, allocated: int, torn: int
 ) -> tuple[bytes, ...]:
     """Old, every later version, each of them torn at one place, and what the sector held before."""
+    old, former = file.durable_sector(index), file.former_sectors(index)
     options = [old, *known]
-    draw = random.Random(f"{torn}-{number}-{index}-{len(known)}")
-    before = old
+    draw = random.Random(f"{torn}-{file.number}-{index}-{len(known)}")
+    before = former[-1] if former else old
     for version in known:
         differing = [at for at, (a, b) in enumerate(zip(before, version, strict=False)) if a != b]
         low = differing[0] if differing else min(len(before), len(version))
@@ -177,8 +178,9 @@ def _options(
             at = draw.randrange(low + 1, high)
             options.append(version[:at].ljust(at, b"\0") + before[at:])
         before = version
+    options += former
     if index >= allocated:
-        options.append(stale_sector(number, index))
+        options.append(stale_sector(file.number, index))
     return tuple(_newest_last([*options, known[-1]]))
 
 

@@ -59,6 +59,7 @@ class FaultyDisk:
         self.write_at_most: int | None = None
         self.quota: int | None = None
         self.quota_error = errno.ENOSPC
+        self.overwriting_needs_room = True
         self.zero_progress = False
         self.on_pread: Callable[[str, bytes, int], bytes] | None = None
         self.before: Callable[[Op], None] | None = None
@@ -184,10 +185,13 @@ class FaultyFile:
         if self.disk.write_at_most is not None:
             length = min(length, self.disk.write_at_most)
         if self.disk.quota is not None:
-            if not self.disk.quota:
+            free = 0
+            if not self.disk.overwriting_needs_room:
+                free = min(length, max(0, self.inner.stat().size - offset))
+            if length and not free + self.disk.quota:
                 raise OSError(self.disk.quota_error, os.strerror(self.disk.quota_error))
-            length = min(length, self.disk.quota)
-            self.disk.quota -= length
+            length = min(length, free + self.disk.quota)
+            self.disk.quota -= length - free
         written = self.inner.pwrite(memoryview(data)[:length], offset)
         self.disk.done(Op("pwrite", self.path, offset, written))
         return written

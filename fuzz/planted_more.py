@@ -88,6 +88,34 @@ def cut_of_failed_write_too_far() -> Any:
     return mock.patch.object(writer.JournalWriter, "_cut_back", cut)
 
 
+def _cut_unwiped(file: Any, size: int) -> None:
+    file.truncate(size)
+    file.fdatasync()
+
+
+@fault("retried:*")
+def failed_write_not_wiped() -> Any:
+    """A failed write is cut off, and what it left on the device can show again."""
+    return mock.patch.object(writer, "cut_off", _cut_unwiped)
+
+
+@fault("retried:*")
+def failed_write_wiped_in_the_cache() -> Any:
+    """A failed write is wiped and cut off before the wiping has reached the device."""
+
+    def hasty(file: Any, size: int) -> None:
+        write_all(file, bytes(file.stat().size - size), size)
+        _cut_unwiped(file, size)
+
+    return mock.patch.object(writer, "cut_off", hasty)
+
+
+@fault("recover:relaxed+append+branch:*")
+def torn_tail_not_wiped() -> Any:
+    """A torn tail is cut off, and what it left on the device can show again."""
+    return mock.patch.object(opening, "cut_off", _cut_unwiped)
+
+
 @fault("failed-sync:*")
 def not_poisoned() -> Any:
     """After a failed sync the writer goes on."""

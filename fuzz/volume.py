@@ -42,6 +42,8 @@ class FileNode:
     dirty: set[int] = field(default_factory=set)
     sizes: list[int] = field(default_factory=list)
     size_dirty: bool = False
+    former: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
+    """What the device may still hold of a sector from before the file was cut, oldest first."""
     mtime_ns: int = 0
 
     def sector(self, index: int) -> bytes:
@@ -51,6 +53,11 @@ class FileNode:
     def durable_sector(self, index: int) -> bytes:
         """The durable bytes of a sector."""
         return self.durable[index * SECTOR_BYTES : (index + 1) * SECTOR_BYTES]
+
+    def former_sectors(self, index: int) -> list[bytes]:
+        """The durable bytes of a sector and, behind them, what may be left from before a cut."""
+        durable = self.durable_sector(index)
+        return [durable + former[len(durable) :] for former in self.former.get(index, ())]
 
     def write(self, data: bytes, offset: int) -> None:
         """Change the cached bytes; a gap before them reads as zeros."""
@@ -105,12 +112,24 @@ class FileNode:
             start = index * SECTOR_BYTES
             piece = self.sector(index)[: max(0, size - start)]
             content[start : start + len(piece)] = piece
+            self._leave_behind(index, piece)
             self.versions.pop(index, None)
         self.durable = bytes(content)
         self.dirty.clear()
         self.size_dirty = False
         for index in [index for index, known in self.versions.items() if not known]:
             del self.versions[index]
+
+    def _leave_behind(self, index: int, piece: bytes) -> None:
+        """A cut frees what the device holds and does not wipe it; a write does."""
+        durable = self.durable_sector(index)
+        former = () if len(piece) > len(durable) else self.former.get(index, ())
+        reached = (*former, durable, *self.versions.get(index, ()))
+        longer = tuple(dict.fromkeys(data for data in reached if len(data) > len(piece)))
+        if longer:
+            self.former[index] = longer
+        else:
+            self.former.pop(index, None)
 
     def fail_sync(self, model: SyncFailure) -> None:
         """A sync that failed."""

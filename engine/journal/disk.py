@@ -14,6 +14,9 @@ import os
 import stat
 from typing import Protocol
 
+from treering.engine.errors import FULL_ERRNOS
+from treering.engine.limits import WRITE_BYTES_MAX
+
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
 
@@ -260,6 +263,31 @@ def write_all(file: File, data: bytes, offset: int) -> None:
             raise OSError(errno.EIO, f"a write of {len(view)} bytes stored {written}")
         view = view[written:]
         offset += written
+
+
+def cut_off(file: File, size: int) -> None:
+    """Cut a file to ``size`` bytes, durably, and wipe what is cut off before.
+
+    Whole frames may be among it. Where a file system shows what freed blocks held (FAT, ext2, ext4
+    with ``data=writeback``), a later append that a power cut loses could leave them at their place
+    in the history, and nothing in them would tell. Where overwriting needs free space and there
+    is none, no such blocks show: the cut is enough then.
+
+    Raises:
+        OSError: it is not known to be cut.
+    """
+    at, end = size, file.stat().size
+    try:
+        while at < end:
+            write_all(file, bytes(min(end - at, WRITE_BYTES_MAX)), at)
+            at = min(end, at + WRITE_BYTES_MAX)
+    except OSError as error:
+        if error.errno not in FULL_ERRNOS:
+            raise
+    if at > size:
+        file.fdatasync()
+    file.truncate(size)
+    file.fdatasync()
 
 
 def make_folders(disk: Disk, path: str, top: str) -> None:

@@ -16,7 +16,14 @@ from typing import Final, Literal
 import xxhash
 
 from treering.engine.errors import Unsupported, from_os_error
-from treering.engine.journal.disk import Disk, File, make_folders, sync_folders, write_all
+from treering.engine.journal.disk import (
+    Disk,
+    File,
+    cut_off,
+    make_folders,
+    sync_folders,
+    write_all,
+)
 from treering.engine.journal.format import (
     FILE_HEADER_BYTES,
     Frame,
@@ -226,8 +233,7 @@ def _quarantine_and_cut(
     report.quarantined_frames = found.beyond_count
     try:
         rewrite_unproven(file, path, tail)
-        file.truncate(offset)
-        file.fdatasync()
+        cut_off(file, offset)
     except OSError as error:
         raise from_os_error(error, "cut the torn tail", path) from error
 

@@ -12,12 +12,12 @@ path still leads to the file that was opened.
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from treering.engine.errors import (
+    FULL_ERRNOS,
     Invalid,
     LimitExceeded,
     OutcomeUnknown,
@@ -30,7 +30,7 @@ from treering.engine.errors import (
 )
 from treering.engine.journal import control
 from treering.engine.journal.admissible import Record, check_records
-from treering.engine.journal.disk import write_all
+from treering.engine.journal.disk import cut_off, write_all
 from treering.engine.journal.format import (
     DIGEST_BYTES,
     EPOCH_MAX,
@@ -46,8 +46,6 @@ from treering.engine.journal.opening import Tail, rewrite_unproven
 from treering.engine.journal.ownership import Ownership
 from treering.engine.journal.payload import COMPRESS_APPEND_FROM_BYTES
 from treering.engine.limits import WRITE_BYTES_MAX
-
-_FULL_ERRNOS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 
 class JournalWriter:
@@ -272,15 +270,14 @@ class JournalWriter:
         # acknowledged stays. The sync is part of the promise: a name for "not stored" must not
         # be followed by the frames coming back after a power cut.
         try:
-            self._file.truncate(self._state.offset)
-            self._file.fdatasync()
+            cut_off(self._file, self._state.offset)
         except OSError as error:
             self.poison(f"a write failed ({cause.strerror}) and could not be cut off again")
             raise self._unknown() from error
         self._note_synced()
 
     def _write_error(self, error: OSError) -> TreeringError:
-        if error.errno in _FULL_ERRNOS:
+        if error.errno in FULL_ERRNOS:
             return StorageFull(
                 f"cannot append: {os.strerror(error.errno or 0)}; nothing was stored",
                 path=self._path,

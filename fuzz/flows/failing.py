@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Iterator
 from typing import Any, Final, get_args
 
 from treering.engine.errors import OutcomeUnknown, Poisoned, StorageFull
+from treering.engine.journal.format import ENVELOPE_BYTES
 from treering.fuzz.explorer import Flow
 from treering.fuzz.faulty_disk import FaultyDisk
 from treering.fuzz.flows.whole import ground
-from treering.fuzz.flows.world import ADVISORY, PATH, VERBS, SessionCheck, World, make_session
+from treering.fuzz.flows.world import (
+    ADVISORY,
+    PATH,
+    VERBS,
+    SessionCheck,
+    World,
+    entry,
+    make_session,
+)
 from treering.fuzz.ledger import Ledger
 from treering.fuzz.simdisk import SimDisk
-from treering.fuzz.volume import SyncFailure
+from treering.fuzz.volume import SECTOR_BYTES, SyncFailure
 
 ROOMS: Final = (0, 1, 43, 300, 453, 500, 700, 1000)
 """Bytes that find space before the disk is full."""
@@ -72,6 +82,37 @@ def failed_sync_flow(verb: str, model: SyncFailure, evicted: bool) -> Flow:
     return Flow(name, prepare, run, SessionCheck(), ADVISORY)
 
 
+def retried_flow(second: int, last: int) -> Flow:
+    """A full disk behind two of three entries; the first is tried again, then a larger one.
+
+    The first ends where a sector does, so that nothing is written over the second before the last
+    append: where the device shows again what was cut off, a whole frame stands at its place.
+    """
+
+    def run(disk: Any, ledger: Ledger, _: object) -> None:
+        faulty = FaultyDisk(disk)
+        world = World(faulty, ledger)
+        world.append()
+        session = world.owned()
+        bare = session._writer.size + len(entry("r1")) + ENVELOPE_BYTES
+        raws = [
+            entry("r1", "t" * (-bare % SECTOR_BYTES)),
+            entry("r2", "t" * second),
+            entry("r3"),
+        ]
+        faulty.overwriting_needs_room = False  # or the file system copies, and shows no old blocks
+        faulty.quota = sum(map(len, raws)) + 2 * ENVELOPE_BYTES + 1
+        with contextlib.suppress(StorageFull), world.attempting(*raws):
+            session.append_many(raws)
+        faulty.heal()
+        for raw in (raws[0], entry("r4", "u" * last)):
+            with world.attempting(raw):
+                session.append(raw)
+        world.close()
+
+    return Flow(f"retried:{second}:{last}", make_session, run, SessionCheck(), ADVISORY)
+
+
 def failing_flows() -> Iterator[Flow]:
     """All of them."""
     for verb in ("append", "many", "batch"):
@@ -82,3 +123,5 @@ def failing_flows() -> Iterator[Flow]:
         for model in get_args(SyncFailure):
             yield failed_sync_flow(verb, model, evicted=False)
         yield failed_sync_flow(verb, "dropped", evicted=True)
+    yield retried_flow(10, 900)
+    yield retried_flow(600, 1900)

@@ -100,6 +100,48 @@ def test_an_unsynced_extension_may_be_zeros_garbage_or_of_any_size() -> None:
     assert any(data[SECTOR_BYTES : 2 * SECTOR_BYTES].strip(b"y\0") for data in whole), "no garbage"
 
 
+def test_what_was_cut_off_shows_again_where_the_file_grows_over_it() -> None:
+    disk, file = ready(b"first|" + b"second" * 200)
+    file.truncate(6)
+    file.fdatasync()
+    assert contents(disk, "/f") == {b"first|"}  # not while the file ends before it
+    file.pwrite(b"3" * 1206, 6)
+    found = contents(disk, "/f")
+    assert b"first|" + b"second" * 200 + bytes(6) in found
+    assert b"first|" + b"second" * 84 + b"se" + b"3" * 700 in found  # one sector of it
+
+
+def test_what_was_wiped_before_it_was_cut_off_never_shows_again() -> None:
+    disk, file = ready(b"first|" + b"second" * 200)
+    file.pwrite(bytes(1200), 6)
+    file.fdatasync()
+    file.truncate(6)
+    file.fdatasync()
+    file.pwrite(b"3" * 1206, 6)
+    assert not any(b"second" in data for data in contents(disk, "/f") if data is not None)
+
+
+def test_a_wipe_that_only_the_cache_saw_wipes_nothing() -> None:
+    disk, file = ready(b"first|" + b"second" * 200)
+    file.pwrite(bytes(1200), 6)
+    file.truncate(6)
+    file.fdatasync()
+    file.pwrite(b"3" * 1206, 6)
+    assert any(b"second" in data for data in contents(disk, "/f") if data is not None)
+
+
+def test_what_is_written_over_a_cut_and_synced_ends_it() -> None:
+    disk, file = ready(b"first|" + b"second" * 200)
+    file.truncate(6)
+    file.pwrite(b"3" * 1300, 6)
+    file.fdatasync()
+    assert contents(disk, "/f") == {b"first|" + b"3" * 1300}
+    file.truncate(6)
+    file.fdatasync()
+    file.pwrite(b"4" * 1300, 6)
+    assert not any(b"second" in data for data in contents(disk, "/f") if data is not None)
+
+
 def test_a_cut_and_what_is_written_over_it_may_both_be_lost() -> None:
     disk, file = ready(b"first|torn")
     file.truncate(6)

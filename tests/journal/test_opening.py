@@ -51,10 +51,13 @@ def kept(store: build.Store) -> list[bytes]:
 
 
 def nothing_lost(store: build.Store, data: bytes) -> None:
-    """Every byte is still in the journal, or cut and then whole in quarantine."""
+    """Every byte is still in the journal, or wiped and cut and then whole in quarantine."""
     now = build.get(store.path())
-    assert data.startswith(now)
-    assert now == data or data[len(now) :] in kept(store)
+    if now == data:
+        return
+    assert data[TORN_AT:] in kept(store)
+    assert now[:TORN_AT] == data[:TORN_AT]
+    assert now[TORN_AT:] in (b"", bytes(len(data) - TORN_AT))
 
 
 def opens_whole_afterwards(store: build.Store, disk: FaultyDisk) -> None:
@@ -175,7 +178,7 @@ def test_no_space_for_the_quarantine(room: int, store: build.Store) -> None:
 def test_case_E_order_of_operations(store: build.Store) -> None:
     """The file, its folder and all above are synced before the scan; the copy, its folder and all
     above before the journal is touched; unproven frames are rewritten and synced before the cut;
-    the cut is synced."""
+    the torn bytes are wiped and that is synced, then they are cut, and the cut is synced."""
     build.put(store, TORN)
     disk = quick_disk()
     build.reopen(store, disk=disk).owner.release()
@@ -207,7 +210,9 @@ def test_case_E_order_of_operations(store: build.Store) -> None:
     }
     proven = oracle.proven_end(oracle.judge(TORN), int.from_bytes(TORN[44:52], "little"))
     assert set(range(proven, TORN_AT)) <= rewritten
-    assert max(rewritten, default=0) < TORN_AT
+    assert set(range(TORN_AT, len(TORN))) <= rewritten
+    wipe = min(i for i in at["pwrite"] if log[i].first >= TORN_AT and log[i].path == journal)
+    assert any(copied[0] < i < wipe for i in at["fdatasync"] if log[i].path == journal)
     last_write = max(i for i in at["pwrite"] if log[i].path == journal)
     assert any(last_write < i < cut for i in at["fdatasync"] + at["fsync"])
     assert any(i > cut for i in at["fdatasync"] if log[i].path == journal)

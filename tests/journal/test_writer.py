@@ -316,23 +316,56 @@ def test_zero_progress_is_an_error(store: build.Store, disk: FaultyDisk) -> None
 
 
 def test_cut_back_is_synced_before_the_error(store: build.Store, disk: FaultyDisk) -> None:
-    """A failed write is truncated, the cut is synced, and only then the error is raised; the next
-    frame has unsynced 0 (that sync covers all before it)."""
+    """A failed write is wiped, that is synced, it is truncated, the cut is synced, and only then the
+    error is raised; the next frame has unsynced 0 (that sync covers all before it)."""
     writer = build.create(store, disk=disk, durability="os")
     writer.append([build.entry("a")])
     size = writer.size
     disk.take()
     disk.quota = 10
+    disk.overwriting_needs_room = False
     with pytest.raises(StorageFull):
         writer.append([build.entry("b")])
     ops = [op for op in disk.take() if op.name in ("pwrite", "truncate", "fdatasync")]
-    assert [op.name for op in ops] == ["pwrite", "pwrite", "truncate", "fdatasync"]
-    assert ops[2].first == size
+    names = ["pwrite", "pwrite", "pwrite", "fdatasync", "truncate", "fdatasync"]
+    assert [op.name for op in ops] == names
+    assert (ops[2].first, ops[2].second) == (size, 10)
+    assert ops[4].first == size
     disk.heal()
     (frame,) = writer.append([build.entry("c")])
     assert frame.unsynced == 0
     assert writer.synced_below == frame.sequence
     assert names_shown(store) == ["a", "c"]
+
+
+def test_cut_back_without_room_to_overwrite(store: build.Store, disk: FaultyDisk) -> None:
+    """A file system that copies what is overwritten may refuse to: cutting is what counts."""
+    writer = build.create(store, disk=disk)
+    writer.append([build.entry("a")])
+    before = build.get(store.path())
+    disk.quota = 10
+    with pytest.raises(StorageFull):
+        writer.append([build.entry("b")])
+    assert build.get(store.path()) == before
+    disk.heal()
+    writer.append([build.entry("c")])
+    assert names_shown(store) == ["a", "c"]
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_cut_back_wipes_with_an_error_of_the_device(
+    at: int, store: build.Store, disk: FaultyDisk
+) -> None:
+    """A device that takes neither the frames nor the zeros: nobody knows, the writer stops."""
+    writer = build.create(store, disk=disk)
+    writer.append([build.entry("a")])
+    disk.write_at_most = 20
+    rule = disk.fail("pwrite", at=at + 1, times=2)
+    with pytest.raises(OutcomeUnknown):
+        writer.append([build.entry("b")])
+    assert rule.fired == 2
+    with pytest.raises(Poisoned):
+        writer.append([build.entry("c")])
 
 
 @pytest.mark.parametrize("step", ["truncate", "fdatasync"])
