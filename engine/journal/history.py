@@ -77,6 +77,8 @@ class History:
         """Frames below this sequence are proven durable by later ones."""
         self.problems: list[Problem] = []
         self.problem_count = 0
+        self.skipped: list[int] = []
+        """Sequences of frames of unknown optional kinds, the first ones."""
         self.abandoned: list[int] = []
         self.abandoned_count = 0
         self.session: Frame | None = None
@@ -120,6 +122,12 @@ class History:
             frame, body, self._start if before is None else Place.behind(before)
         )
 
+    @property
+    def open_run(self) -> range:
+        """Sequences of the staged frames at the end that nothing has activated."""
+        run = self._run
+        return range(0) if run is None else range(run.sequence, run.sequence + self._run_count)
+
     def finish(self) -> None:
         """The history ends here: a staged run at the end is abandoned unless an owner goes on."""
         self._abandon()
@@ -150,6 +158,8 @@ class History:
     def _apply(self, frame: Frame, body: bytes) -> tuple[str | None, Frame | Activated | None]:
         kind = frame.kind
         if kind not in KNOWN_KINDS:
+            if len(self.skipped) < PROBLEMS_KEPT:
+                self.skipped.append(frame.sequence)
             return None, None  # optional: skipped, whatever codec and flags it has
         if kind in _VISIBLE_KINDS:
             return self._apply_visible(frame, body)

@@ -317,10 +317,13 @@ class _Contents:
                 continue
             yield self._keep(frame, payload)
         history = walk.history
-        self.result.misunderstood = [problem.sequence for problem in history.problems]
+        self.result.misunderstood = sorted(
+            [*(problem.sequence for problem in history.problems), *history.skipped]
+        )
         self._session = self._payload_or_none(history.session)
         self._provenance = self._payload_or_none(history.provenance)
         place = found.place
+        self.result.activation_unknown = list(history.open_run)
         lost = max(found.source.size - place.offset, 0)
         yield self._gap(Lost(place.offset, lost, place.sequence, None))
 

@@ -92,6 +92,8 @@ class Salvage:
         self.abandoned: list[int] = []
         self.undecodable: list[Frame] = []
         self.misunderstood: list[int] = []
+        """Frames of a newer release, those that readers may skip included: what they mean may
+        depend on where they stand, so they are not carried over."""
         self.session: bytes | None = None
         self.provenance: bytes | None = None
         self.frames = 0
@@ -177,6 +179,9 @@ class Salvage:
     def _show(self, frame: Frame) -> Iterator[tuple[Frame, bytes]]:
         if frame.kind == Kind.BLOB:
             self._shared.note_blob(frame)
+            return
+        if frame.kind not in KNOWN_KINDS:
+            self.misunderstood.append(frame.sequence)
             return
         if frame.kind not in _SHOWN and frame.kind not in (Kind.SESSION, Kind.PROVENANCE):
             return

@@ -176,6 +176,46 @@ def test_a_prefix_names_what_it_leaves_out(tmp_path: Path) -> None:
         assert (result.misunderstood, result.left_out) == ([5], 1)
 
 
+@pytest.mark.parametrize("shape", [{}, {"codec": 5, "raw": 4000}, {"flags": 0x8000}])
+def test_frames_that_readers_may_skip_are_not_dropped_in_silence(
+    tmp_path: Path, shape: dict[str, int]
+) -> None:
+    """Optional frames before and behind the damage: a new journal lacks them, and it is said."""
+    maker = build.Maker().started()
+    maker.open()
+    maker.entry("a")
+    before = maker.frame(200, b"odd", **shape)
+    bad = maker.entry("b")
+    behind = maker.frame(255, b"odd", **shape)
+    maker.sync().entry("c")
+    data = bytearray(maker.whole())
+    data[bad.offset + 50] ^= 1
+    path = put(tmp_path, bytes(data))
+    result = repair(path, mode="prefix", dry_run=True)
+    assert (result.misunderstood, result.left_out) == ([before.sequence], 1)
+    result = repair(path, mode="salvage")
+    assert (result.misunderstood, result.left_out) == ([before.sequence, behind.sequence], 2)
+    assert ids(path) == ["a", "c"]
+
+
+def test_a_prefix_names_the_batch_whose_activation_it_lost(tmp_path: Path) -> None:
+    """Its EPOCH_ACTIVATE does not verify; a batch abandoned long before is not meant."""
+    maker = build.Maker().started()
+    maker.open()
+    maker.entry("gone", flags=build.STAGED)
+    maker.entry("a")
+    maker.batch("b1", "b2")
+    staged = [frame.sequence for frame in maker.frames[-3:-1]]
+    bad = maker.frames[-1]
+    maker.sync().entry("c")
+    data = bytearray(maker.whole())
+    data[bad.offset + 50] ^= 1
+    path = put(tmp_path, bytes(data))
+    result = repair(path, mode="prefix")
+    assert (result.activation_unknown, result.left_out) == (staged, 2)
+    assert ids(path) == ["a"]
+
+
 def test_a_torn_tail_of_a_newer_release_names_no_repair(tmp_path: Path) -> None:
     """No mode may cut it, so a strict refusal sends nobody there."""
     maker = build.Maker().started()
