@@ -4,11 +4,14 @@ or a program acts on it."""
 from __future__ import annotations
 
 import pytest
-from support.build import ID, Maker, Memory, file_header, look
+from support.build import DICTIONARY, ENTRY, EPOCH_CLOSE, ID, Maker, Memory, file_header, look
 
 from treering.engine.errors import Damaged, Unsupported
-from treering.engine.journal.format import decode_file_header, salt_of
+from treering.engine.journal.format import Frame, decode_file_header, misunderstood, salt_of
 from treering.engine.journal.reader import frame_at, read_frame
+from treering.engine.limits import PAYLOAD_BYTES_MAX
+
+PATH = "memory/s1.jsonl"
 
 
 @pytest.mark.parametrize(
@@ -25,7 +28,10 @@ from treering.engine.journal.reader import frame_at, read_frame
             "it looks like plain JSONL; `treering session import` takes that",
         ),
         (b"SQLite format 3\0" + bytes(84), "it is a SQLite database"),
+        (b" " * 63 + b"{", "it looks like plain JSONL; `treering session import` takes that"),
+        (b" " * 64 + b"{", "no frame of a journal"),
         (b"X{", "no frame of a journal"),
+        (b"X\0X", "no frame of a journal"),
         (b"sqlite format 3\0", "no frame of a journal"),
         (b'[{"journalFrame":', "no frame of a journal"),
         (b"", "the file is empty"),
@@ -42,6 +48,48 @@ def test_another_version_is_named_with_ours() -> None:
     assert caught.value.what == "journal format version 2; this release reads version 1"
     assert caught.value.path == "some/path"
     assert caught.value.next_step == "open it with a newer release"
+    with pytest.raises(Unsupported):
+        decode_file_header(file_header(ID, 128, version=2) + b"what follows", "some/path")
+
+
+@pytest.mark.parametrize(
+    ("required", "bits"), [(1, "0"), (1 << 31, "31"), (1 << 31 | 1 << 4 | 1, "0, 4, 31")]
+)
+def test_required_features_are_named_by_their_bits(required: int, bits: str) -> None:
+    data = file_header(ID, 128, required=required)
+    for read in (look, lambda data: decode_file_header(data, PATH)):
+        with pytest.raises(Unsupported) as caught:
+            read(data)
+        assert caught.value.what == (
+            f"the journal needs features that this release does not know (bits {bits})"
+        )
+        assert caught.value.path == PATH
+        assert caught.value.next_step == "open it with a newer release"
+
+
+def test_another_magic_is_no_header_whatever_its_digest_says() -> None:
+    assert decode_file_header(file_header(ID, 128), PATH) is not None
+    assert decode_file_header(file_header(ID, 128, magic=b"\x89TRNG\r\n\x1b"), PATH) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "codec", "raw", "said"),
+    [
+        (ENTRY, 2, 50, None),
+        (ENTRY, 0x82, 50, None),
+        (ENTRY, 3, 50, "codec 3"),
+        (ENTRY, 1, PAYLOAD_BYTES_MAX, None),
+        (ENTRY, 1, PAYLOAD_BYTES_MAX + 1, f"raw length {PAYLOAD_BYTES_MAX + 1}"),
+        (ENTRY, 1, 40, "stored length 40 with raw length 40 and codec 1"),
+        (DICTIONARY, 1, 50, None),
+        (DICTIONARY, 2, 50, "a DICTIONARY that needs another one"),
+        (DICTIONARY, 0x80, 50, "a spliced DICTIONARY"),
+        (EPOCH_CLOSE, 1, 50, "codec 1 on EPOCH_CLOSE"),
+    ],
+)
+def test_why_a_codec_is_not_understood(kind: int, codec: int, raw: int, said: str | None) -> None:
+    frame = Frame(500, kind, codec, 0, 40, raw, 9, 1, 0, bytes(8), bytes(16))
+    assert misunderstood(frame) == said
 
 
 def test_a_frame_that_is_not_there_any_more_is_named() -> None:
