@@ -46,6 +46,9 @@ COMPLETE_READ_ENTRIES: Final = 16_384
 COMPLETE_READ_BYTES: Final = 64 * MIB
 """Defaults of complete reads, and of copies and imports (``None`` lifts them)."""
 
+QUEUE_BYTES_MAX: Final = 64 * MIB
+"""Encoded bytes that wait in the writer queue of a SessionManager; further appends wait outside."""
+
 PAGE_ENTRIES: Final = 256
 """Default entries per page of a paged read."""
 

@@ -47,7 +47,8 @@ class _Interrupted(Exception):
 class Indexer:
     """The index of one owned session."""
 
-    def __init__(self, folder: str, session_id: str) -> None:
+    def __init__(self, folder: str | None, session_id: str) -> None:
+        """``folder`` is that of the index files; None keeps the index in memory."""
         self._folder = folder
         self._session_id = session_id
         self._lock = threading.RLock()
@@ -237,6 +238,8 @@ class Indexer:
 
     def any_known(self, ids: list[str]) -> set[str] | None:
         """Which ids the indexed part of the journal has; None when nobody can say at once."""
+        if self._folder is None:
+            return self._known_in_memory(ids)
         if not self._id_lock.acquire(blocking=False):
             return None
         try:
@@ -250,6 +253,11 @@ class Indexer:
             return None
         finally:
             self._id_lock.release()
+
+    def _known_in_memory(self, ids: list[str]) -> set[str] | None:
+        """The same for a session that is nowhere but in memory: its index is never far behind."""
+        with self._lock:
+            return None if self._index is None else set(self._index.by_ids(ids))
 
     def interrupt(self) -> None:
         """Make a catch-up in another thread end soon; a first build starts anew later."""
@@ -289,6 +297,10 @@ class Indexer:
 
     def _create(self, size: int) -> None:
         """A first index, or a new generation after a bad one."""
+        if self._folder is None:
+            self._index = SessionIndex.memory()
+            self._index.bind(self._journal_id, *self._identity)
+            return
         try:
             files.ensure_folder(self._folder)
         except OSError as error:
@@ -317,6 +329,8 @@ class Indexer:
         files.remove_older(self._folder, self._session_id, keep=path)
 
     def _open_current(self) -> None:
+        if self._folder is None:
+            return
         path = files.current(self._folder, self._session_id)
         if path is None:
             return

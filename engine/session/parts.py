@@ -14,6 +14,7 @@ from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import Disk, make_folders
 from treering.engine.journal.format import Kind
 from treering.engine.journal.framing import Durability
+from treering.engine.journal.memory_disk import MemoryDisk
 from treering.engine.journal.opening import OPEN_MODES, Opened, OpenMode, Tail, open_for_writing
 from treering.engine.journal.ownership import Ownership
 from treering.engine.journal.publish import NewJournal
@@ -66,7 +67,9 @@ def create_parts(
     if parent_session is not None:
         header["parentSession"] = clean(parent_session)
     path = store.journal_path(session_id)
-    home.check_writable_place(path)
+    in_memory = isinstance(disk, MemoryDisk)
+    if not in_memory:
+        home.check_writable_place(path)
     new = NewJournal(
         disk, store.sessions, session_id, purpose="create", top=store.top, compression=compression
     )
@@ -77,7 +80,7 @@ def create_parts(
         new.abandon()
         raise
     _leave_note(disk, store, owner)
-    indexer = Indexer(store.index, session_id)
+    indexer = Indexer(None if in_memory else store.index, session_id)
     return Parts(disk, store, owner, tail, indexer, durability, compression, None)
 
 
@@ -97,10 +100,12 @@ def open_parts(
             path=path,
             next_step="`repair` has the modes that make a new journal",
         )
-    home.check_writable_place(path)
+    in_memory = isinstance(disk, MemoryDisk)
+    if not in_memory:
+        home.check_writable_place(path)
     store = home.Store.of_journal(path)
     session_id = home.session_id_of(path)
-    indexer = Indexer(store.index, session_id)
+    indexer = Indexer(None if in_memory else store.index, session_id)
     try:
         opened = open_for_writing(
             disk,

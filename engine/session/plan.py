@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import msgspec
 
 from treering.engine import environment
-from treering.engine.errors import Closed, Conflict, InvalidEntry, LimitExceeded, NotFound
+from treering.engine.errors import (
+    Closed,
+    Conflict,
+    InvalidEntry,
+    LimitExceeded,
+    NotFound,
+    OutcomeUnknown,
+    TreeringError,
+)
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.format import Kind
 from treering.engine.json_text import decode_or_none
@@ -24,7 +33,8 @@ if TYPE_CHECKING:
 class Plan:
     """Ids, parents and bytes for entries that are appended together, decided under the lock."""
 
-    def __init__(self, session: Session, admitted: list[Admitted]) -> None:
+    def __init__(self, session: Session, admitted: list[Admitted], *, alone: bool = False) -> None:
+        """With ``alone`` an entry that cannot be appended is left out; see :attr:`refused`."""
         self._session = session
         self._fresh = session.fresh_ids.take(sum(entry.id is None for entry in admitted))
         self.leaf = session.leaf_id
@@ -33,8 +43,15 @@ class Plan:
         self.records: list[Record] = []
         self._parents: dict[str, str | None] = {}
         self._now = environment.iso_time(environment.now_ms())
-        for entry in admitted:
-            self._add(entry)
+        self.refused: dict[int, TreeringError] = {}
+        """Why entries were left out, by their place."""
+        for place, entry in enumerate(admitted):
+            try:
+                self._add(entry)
+            except TreeringError as error:
+                if not alone:
+                    raise
+                self.refused[place] = error
 
     def _add(self, entry: Admitted) -> None:
         if entry.id is not None and (entry.id in self._parents or self._session.exists(entry.id)):
@@ -112,6 +129,57 @@ class Plan:
             return index.is_ancestor(upper.sequence, lower.sequence)
 
         return self._session.ask(answer)
+
+
+class Appended(NamedTuple):
+    """An acknowledged entry."""
+
+    id: str
+    raw: bytes | None
+    """Its bytes; None when it was there before."""
+
+
+def append_group(session: Session, admitted: list[Admitted]) -> list[Appended | TreeringError]:
+    """Append entries of several callers with one sync; the answer to each, in order.
+
+    One that cannot be appended is refused alone. No id of a caller's own may occur twice.
+    """
+    session.hold()
+    try:
+        plan = Plan(session, admitted, alone=True)
+        session.store_plan(plan, atomic=False)
+    except OutcomeUnknown as error:
+        return [_unknown_alone(error, plan, place) for place in range(len(admitted))]
+    except TreeringError as error:
+        return [plan.refused.get(place, error) for place in range(len(admitted))]
+    finally:
+        session.let_go()
+    raws = {
+        entry_id: record.payload
+        for entry_id, record in zip(plan.new_ids, plan.records, strict=True)
+    }
+    ids = iter(plan.ids)
+    answers: list[Appended | TreeringError] = []
+    for place in range(len(admitted)):
+        refused = plan.refused.get(place)
+        if refused is not None:
+            answers.append(refused)
+        else:
+            entry_id = next(ids)
+            answers.append(Appended(entry_id, raws.get(entry_id)))
+    return answers
+
+
+def _unknown_alone(error: OutcomeUnknown, plan: Plan, place: int) -> TreeringError:
+    """The same error, naming only the entry of one caller."""
+    refused = plan.refused.get(place)
+    if refused is not None:
+        return refused
+    own = copy.copy(error)
+    at = place - sum(other < place for other in plan.refused)
+    own.entry_ids = (plan.ids[at],)
+    own.__cause__ = error
+    return own
 
 
 class Batch:

@@ -35,6 +35,7 @@ from treering.engine.journal.recovery import Report
 from treering.engine.journal.shared import SharedFrames
 from treering.engine.journal.writer import JournalWriter
 from treering.engine.session.admission import Admitted, EntryInput, admit
+from treering.engine.session.appending import SessionVerbs
 from treering.engine.session.entries import SessionInfoEntry
 from treering.engine.session.entry import Entry
 from treering.engine.session.fresh_ids import FreshIds
@@ -42,7 +43,6 @@ from treering.engine.session.housekeeping import Housekeeper
 from treering.engine.session.parts import Parts, create_parts, open_parts
 from treering.engine.session.pending import Pending
 from treering.engine.session.plan import Batch, Plan
-from treering.engine.session.reads import Reads
 from treering.engine.session.resuming import has_ambiguous_ids, indexed_leaf, leaf_at_opening
 from treering.engine.session.view import SessionView
 from treering.index import Entry as Indexed
@@ -51,7 +51,7 @@ from treering.index import SessionIndex
 _Answer = TypeVar("_Answer")
 
 
-class Session(Reads):
+class Session(SessionVerbs):
     """One owned session. Make it with :meth:`create` or :meth:`open`; close it when done."""
 
     def __init__(self, parts: Parts) -> None:

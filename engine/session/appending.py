@@ -1,0 +1,58 @@
+"""The documented appends of an owned session that have to look something up first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from treering.engine.session.admission import EntryInput
+from treering.engine.session.attribution import aggregate_usage as aggregate_of
+from treering.engine.session.reads import Reads
+from treering.engine.session.verbs import AppendVerbs, branch_summary, child_attribution
+
+
+class SessionVerbs(AppendVerbs[str], Reads):
+    """What :class:`Session` offers beside :meth:`append`. Not for use by itself."""
+
+    def append(self, entry: EntryInput) -> str:
+        """Append one entry."""
+        raise AssertionError(f"subclasses append {type(entry)}")
+
+    def _append_entry(self, entry: EntryInput) -> str:
+        return self.append(entry)
+
+    def append_child_usage_attribution(
+        self,
+        target_id: str,
+        child_usage: Any,
+        aggregate_usage: Any = None,
+        origin: str | None = None,
+    ) -> str:
+        """Usage of a child, folded into an assistant message of its parent.
+
+        Without ``aggregate_usage`` the child's figures are added to the previous aggregate, or to
+        the message's own usage.
+
+        Raises:
+            NotFound: the target is not there, or is no assistant message.
+        """
+        summed = aggregate_of(self, target_id, child_usage)
+        aggregate = summed if aggregate_usage is None else aggregate_usage
+        return self.append(child_attribution(target_id, child_usage, aggregate, origin))
+
+    def branch_with_summary(
+        self,
+        entry_id: str | None,
+        summary: str,
+        details: Any = None,
+        *,
+        from_hook: bool | None = None,
+        usage: Any = None,
+    ) -> str:
+        """Go on below an entry (None: before any), with a summary of what is left.
+
+        Raises:
+            NotFound: the entry is not there.
+        """
+        return self.append(
+            branch_summary(entry_id, summary, details, from_hook=from_hook, usage=usage)
+        )

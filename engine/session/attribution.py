@@ -1,0 +1,75 @@
+"""Usage of children that is folded into an assistant message of their parent."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from treering.engine.errors import NotFound
+from treering.engine.json_text import decode_or_none
+from treering.engine.session.reads import Reads
+
+_FIGURES: Final = ("input", "output", "cacheRead", "cacheWrite")
+_COSTS: Final = (*_FIGURES, "total")
+
+
+class _Message(msgspec.Struct):
+    usage: dict[str, Any] | None = None
+
+
+class _Target(msgspec.Struct):
+    message: _Message
+
+
+class _Attribution(msgspec.Struct, rename="camel"):
+    target_id: str
+    aggregate_usage: dict[str, Any] | None = None
+
+
+_targets = msgspec.json.Decoder(_Target)
+_attributions = msgspec.json.Decoder(_Attribution)
+
+
+def aggregate_usage(reads: Reads, target_id: str, child_usage: Any) -> dict[str, Any]:
+    """The usage of an assistant message with what its children used, this one included.
+
+    ``totalTokens`` stays the message's own: children do not grow the context of their parent.
+
+    Raises:
+        NotFound: the entry is not there, or is no assistant message.
+    """
+    target = reads.read(target_id) if reads.has(target_id) else None
+    if target is None or target.type != "message" or target.role != "assistant":
+        raise NotFound(f"no assistant message {target_id!r}", path=reads.path)
+    before = _last_aggregate(reads, target_id)
+    if before is None:
+        found = decode_or_none(_targets, target.raw)
+        before = {} if found is None else found.message.usage or {}
+    added: dict[str, Any] = msgspec.to_builtins(child_usage, str_keys=True)
+    result = {name: _number(before, name) + _number(added, name) for name in _FIGURES}
+    result["totalTokens"] = _number(before, "totalTokens")
+    costs = _costs(before), _costs(added)
+    result["cost"] = {name: sum(_number(cost, name) for cost in costs) for name in _COSTS}
+    return result
+
+
+def _last_aggregate(reads: Reads, target_id: str) -> dict[str, Any] | None:
+    before: int | None = None
+    while page := reads.by_kind("child_usage_attributed", newest_first=True, before=before):
+        for entry in page:
+            found = decode_or_none(_attributions, entry.raw)
+            if found is not None and found.target_id == target_id and found.aggregate_usage:
+                return found.aggregate_usage
+        before = page[-1].sequence
+    return None
+
+
+def _costs(usage: dict[str, Any]) -> dict[str, Any]:
+    cost = usage.get("cost")
+    return cost if isinstance(cost, dict) else {}
+
+
+def _number(values: dict[str, Any], name: str) -> Any:
+    value = values.get(name, 0)
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else 0

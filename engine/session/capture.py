@@ -1,0 +1,314 @@
+"""A session as it was at one moment: complete, bounded reads that later appends cannot change.
+
+Complete reads return everything that was asked for, or refuse with :class:`LimitExceeded`; the
+bodies are read only when the limits hold. Beside them :class:`Reads` has paged reads without a cap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from treering.engine.errors import Closed, Damaged, Invalid, LimitExceeded, NotFound
+from treering.engine.journal.format import ENVELOPE_BYTES
+from treering.engine.limits import COMPLETE_READ_BYTES, COMPLETE_READ_ENTRIES, PAGE_ENTRIES
+from treering.engine.session.entry import Entry, Retention
+from treering.engine.session.reads import Reads
+from treering.index import Entry as Indexed
+
+PAGE_MAX = 64
+SEARCH_MAX = 16
+
+
+class ReadLimits(NamedTuple):
+    """Bounds of a complete read. None lifts one.
+
+    ``source_bytes`` are those of the frames; an entry on several paths counts once.
+    """
+
+    entries: int | None = COMPLETE_READ_ENTRIES
+    source_bytes: int | None = COMPLETE_READ_BYTES
+
+    def check(self) -> None:
+        """Raise Invalid unless both are positive whole numbers or None."""
+        for value in self:
+            if value is not None and (
+                not isinstance(value, int) or isinstance(value, bool) or value < 1
+            ):
+                raise Invalid(f"a limit is a positive whole number or None, not {value!r}")
+
+
+DEFAULT_LIMITS = ReadLimits()
+
+
+class SourceRef(NamedTuple):
+    """Which moment of which session was captured."""
+
+    session_id: str
+    session_file: str | None
+    leaf_id: str | None
+    source_sequence: int
+    """Sequence of the last frame that belongs to it."""
+    persistent: bool
+
+
+class Materialized(NamedTuple):
+    """A captured history as a whole."""
+
+    entries: list[Entry]
+    source_bytes: int
+    source: SourceRef
+
+
+class Branches(NamedTuple):
+    """Several paths of one capture; entries that they share are the same objects."""
+
+    branches: list[list[Entry]]
+    source_bytes: int
+    source: SourceRef
+
+
+class Capture:
+    """What a session held at one moment. Ends with :meth:`end`; then every read refuses."""
+
+    def __init__(self, reads: Reads, *, session_file: str | None, session_id: str) -> None:
+        self._reads = reads
+        self._ended = False
+        leaf_id = reads.leaf_id
+        position = reads.ask(lambda index: index.position())
+        self.last = 0 if position is None else position.sequence
+        self.source = SourceRef(
+            session_id, session_file, leaf_id, self.last, session_file is not None
+        )
+
+    def end(self) -> None:
+        """Later reads of this capture refuse."""
+        self._ended = True
+
+    def _asked(self) -> Reads:
+        if self._ended:
+            raise Closed("the captured read has ended", path=self._reads.path)
+        return self._reads
+
+    # One entry
+
+    def _row(self, entry_id: str) -> Indexed | None:
+        found = self._asked().ask(lambda index: index.by_id(entry_id))
+        return None if found is None or found.sequence > self.last else found
+
+    def get(self, entry_id: str, max_source_bytes: int | None = None) -> Entry | None:
+        """The entry of that id; None when it is not part of the capture."""
+        limits = ReadLimits(1, max_source_bytes)
+        limits.check()
+        row = self._row(entry_id)
+        return None if row is None else self._load([row], limits)[0]
+
+    def leaf(self, max_source_bytes: int | None = None) -> Entry | None:
+        """The entry at the captured position; None before any entry."""
+        leaf_id = self.source.leaf_id
+        return None if leaf_id is None else self.get(leaf_id, max_source_bytes)
+
+    def retention(self, entry_id: str) -> Retention | None:
+        """How the entry came in; None says that nothing is marked.
+
+        Raises:
+            NotFound: no entry of that id is part of the capture.
+        """
+        if self._row(entry_id) is None:
+            raise self._missing(entry_id)
+        return self._reads.retention(entry_id)
+
+    def label(self, entry_id: str) -> str | None:
+        """The label that the entry had then; None without one, and for an unknown entry."""
+        row = self._row(entry_id)
+        if row is None:
+            return None
+        found = self._reads.ask(lambda index: index.label(row.sequence))
+        changed = self._reads.ask(lambda index: index.position())
+        if changed is None or changed.sequence <= self.last:
+            return None if found is None else found.label
+        if found is not None and found.entry <= self.last:
+            return found.label
+        return self._label_before(entry_id)
+
+    def _label_before(self, entry_id: str) -> str | None:
+        """The last label entry up to the capture, looked for since a later one changed it."""
+        for entry in self._backwards("label"):
+            label = entry._facts.label
+            if label is not None and label[0] == entry_id:
+                return label[1] or None
+        return None
+
+    def _backwards(self, kind: str) -> Iterator[Entry]:
+        before = self.last + 1
+        while page := self._asked().by_kind(
+            kind, newest_first=True, before=before, limit=PAGE_ENTRIES
+        ):
+            yield from page
+            before = page[-1].sequence
+
+    # Whole histories
+
+    def rows(self) -> Iterator[list[Indexed]]:
+        """Index rows of all entries, in pages, in journal order."""
+        after = 0
+        while True:
+            page = self._asked()._rows_after(after)
+            kept = [row for row in page if row.sequence <= self.last]
+            if kept:
+                yield kept
+            if len(kept) < len(page) or not page:
+                return
+            after = page[-1].sequence
+
+    def entries(self, limits: ReadLimits = DEFAULT_LIMITS) -> list[Entry]:
+        """Every entry, in journal order; the header is none."""
+        limits.check()
+        counted = _Counted(limits, self._reads.path)
+        rows: list[Indexed] = []
+        for page in self.rows():
+            counted.add(page)
+            rows += page
+        return self._loaded(rows)
+
+    def path_rows(self, entry_id: str | None) -> list[Indexed]:
+        """Index rows of a path, root first.
+
+        Raises:
+            NotFound: no such entry, or the path does not reach a true root.
+        """
+        if entry_id is None:
+            return []
+        leaf = self._row(entry_id)
+        if leaf is None:
+            raise self._missing(entry_id)
+        rows = self._asked().ask(lambda index: index.path(leaf.sequence))
+        if rows and rows[0].unresolved is not None:
+            raise NotFound(
+                f"the path of {entry_id!r} is unresolved above entry {rows[0].id!r}:"
+                f" its parent is {'missing' if rows[0].unresolved == 'missing' else 'in a cycle'}",
+                path=self._reads.path,
+                next_step="paged reads (`branch`) show the part that is there",
+            )
+        return rows
+
+    def branch(self, entry_id: str | None, limits: ReadLimits = DEFAULT_LIMITS) -> list[Entry]:
+        """The whole path from the root to an entry; None is the position before any."""
+        return self.branches([entry_id], limits).branches[0]
+
+    def branches(
+        self, entry_ids: Sequence[str | None], limits: ReadLimits = DEFAULT_LIMITS
+    ) -> Branches:
+        """Several whole paths; an entry that they share counts once in both limits."""
+        limits.check()
+        counted = _Counted(limits, self._reads.path)
+        paths = []
+        wanted: dict[int, Indexed] = {}
+        for entry_id in entry_ids:
+            rows = self.path_rows(entry_id)
+            counted.add([row for row in rows if row.sequence not in wanted])
+            wanted.update((row.sequence, row) for row in rows)
+            paths.append([row.sequence for row in rows])
+        ordered = [wanted[sequence] for sequence in sorted(wanted)]
+        loaded = {entry.sequence: entry for entry in self._loaded(ordered)}
+        found = [[loaded[sequence] for sequence in path] for path in paths]
+        return Branches(found, counted.bytes, self.source)
+
+    def materialize_branch(self, limits: ReadLimits) -> Materialized:
+        """The captured branch as a whole."""
+        found = self.branches([self.source.leaf_id], limits)
+        return Materialized(found.branches[0], found.source_bytes, self.source)
+
+    def materialize_source(self, limits: ReadLimits) -> Materialized:
+        """The whole captured session."""
+        entries = self.entries(limits)
+        size = sum(_source_bytes(page) for page in self.rows())
+        return Materialized(entries, size, self.source)
+
+    # Pages
+
+    def page(self, after: int = 0, limit: int = PAGE_MAX) -> list[Entry]:
+        """Entries behind a sequence, in journal order.
+
+        Raises:
+            LimitExceeded: more than 64 were asked for.
+        """
+        _check_page(limit, PAGE_MAX)
+        page = self._asked().entries(after=after, limit=limit)
+        return [entry for entry in page if entry.sequence <= self.last]
+
+    def search(self, text: str, limit: int = SEARCH_MAX) -> list[Entry]:
+        """The newest entries whose text holds ``text``, whatever its case.
+
+        Raises:
+            LimitExceeded: more than 16 were asked for.
+        """
+        _check_page(limit, SEARCH_MAX)
+        wanted = text.casefold().encode()
+        found: list[Entry] = []
+        for rows in reversed(list(self.rows())):
+            for entry in reversed(self._asked()._load(rows)):
+                if wanted in entry.raw.decode("utf-8", "replace").casefold().encode():
+                    found.append(entry)
+                    if len(found) == limit:
+                        return found
+        return found
+
+    def iter_entries(self) -> Iterator[Entry]:
+        """All entries in journal order, with bounded memory."""
+        for page in self.rows():
+            yield from self._loaded(page)
+
+    def load(self, rows: Iterable[Indexed]) -> list[Entry]:
+        """The entries of index rows of this capture."""
+        return self._loaded(list(rows))
+
+    def _load(self, rows: list[Indexed], limits: ReadLimits) -> list[Entry]:
+        _Counted(limits, self._reads.path).add(rows)
+        return self._loaded(rows)
+
+    def _loaded(self, rows: list[Indexed]) -> list[Entry]:
+        loaded = self._asked()._load(rows)
+        if len(loaded) != len(rows):
+            raise Damaged("entries are gone that the index knows", path=self._reads.path)
+        return loaded
+
+    def _missing(self, entry_id: str) -> NotFound:
+        return NotFound(f"no entry {entry_id!r}", path=self._reads.path)
+
+
+class _Counted:
+    """What a read takes so far; refuses as soon as it is too much."""
+
+    def __init__(self, limits: ReadLimits, path: str) -> None:
+        self._limits = limits
+        self._path = path
+        self.entries = 0
+        self.bytes = 0
+
+    def add(self, rows: Sequence[Indexed]) -> None:
+        self.entries += len(rows)
+        self.bytes += _source_bytes(rows)
+        self._check("entries", self.entries, self._limits.entries)
+        self._check("bytes", self.bytes, self._limits.source_bytes)
+
+    def _check(self, what: str, need: int, limit: int | None) -> None:
+        if limit is not None and need > limit:
+            raise LimitExceeded(
+                f"the read takes {need} {what} or more; the limit is {limit}",
+                limit=limit,
+                need=need,
+                path=self._path,
+                next_step="raise the limit, or read in pages",
+            )
+
+
+def _source_bytes(rows: Sequence[Indexed]) -> int:
+    return sum(ENVELOPE_BYTES + row.stored for row in rows)
+
+
+def _check_page(limit: int, most: int) -> None:
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise Invalid(f"expected a positive whole number, not {limit!r}")
+    if limit > most:
+        raise LimitExceeded(f"a page holds at most {most} entries", limit=most, need=limit)

@@ -1,0 +1,471 @@
+"""SessionManager: the documented API for frontends, on asyncio.
+
+One thread writes (group commit: what tasks append at the same time shares a sync), one thread
+reads; the event loop never waits for a disk. Appends of one task keep their order; the parent of an
+entry is the position at its turn. Position and metadata move at the acknowledgement, then listeners
+are told, then the caller. A task that is cancelled before its entry is taken has written nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final, Self
+
+from treering.engine.errors import Closed, Conflict, ReadOnly
+from treering.engine.journal.framing import Durability
+from treering.engine.journal.memory_disk import MemoryDisk
+from treering.engine.journal.opening import OpenMode
+from treering.engine.journal.recovery import Report
+from treering.engine.session.admission import EntryInput, admit
+from treering.engine.session.attribution import aggregate_usage as aggregate_of
+from treering.engine.session.entries import SessionHeader
+from treering.engine.session.manager_parts import (
+    Moved,
+    Source,
+    Threads,
+    moved,
+    note_answers,
+    run_jobs,
+)
+from treering.engine.session.manager_reads import ManagerReads
+from treering.engine.session.metadata import read_metadata
+from treering.engine.session.session import Session
+from treering.engine.session.verbs import AppendVerbs, branch_summary, child_attribution
+from treering.engine.session.view import SessionView
+from treering.engine.session.write_queue import Job, WriteQueue
+
+_MEMORY_HOME: Final = "/memory"
+
+PersistListener = Callable[[str | None], None]
+"""Told the session file after each acknowledged append."""
+
+
+class SessionManager(AppendVerbs[Any], ManagerReads):
+    """One selected session. Make it with a static constructor; ``async with`` closes it."""
+
+    def __init__(self, source: Source, *, session_dir: str | None = None) -> None:
+        """For the constructors; needs a running event loop."""
+        self._source = source
+        self._session_dir = session_dir
+        self._threads = Threads()
+        self._listeners: list[PersistListener] = []
+        self._queue: WriteQueue | None = None
+        self._busy: str | None = None
+        """What keeps mutations out at the moment: closing or switching."""
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._closed: asyncio.Future[None] | None = None
+        if isinstance(source.reads, Session):
+            self._queue = self._new_queue(source)
+
+    # Making and opening
+
+    @classmethod
+    async def create(
+        cls,
+        cwd: str | None = None,
+        session_dir: str | None = None,
+        *,
+        session_id: str | None = None,
+        parent_session: str | None = None,
+        home_dir: str | None = None,
+        durability: Durability = "full",
+    ) -> Self:
+        """A new session, durable when this returns. Raises as :meth:`Session.create`."""
+
+        def make() -> Source:
+            return Source(
+                Session.create(
+                    cwd,
+                    home_dir=home_dir,
+                    session_dir=session_dir,
+                    session_id=session_id,
+                    parent_session=parent_session,
+                    durability=durability,
+                )
+            )
+
+        return cls(await asyncio.to_thread(make))
+
+    @classmethod
+    async def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        mode: OpenMode = "tail",
+        durability: Durability = "full",
+    ) -> Self:
+        """Own an existing session. Raises as :meth:`Session.open`; never creates one."""
+        return cls(await _opened(path, mode, durability))
+
+    @classmethod
+    async def open_read_only(cls, path: str | os.PathLike[str]) -> Self:
+        """A view that owns and changes nothing. Raises as :meth:`SessionView.open`."""
+        return cls(await asyncio.to_thread(lambda: Source(SessionView.open(path))))
+
+    @classmethod
+    async def in_memory(
+        cls,
+        cwd: str | None = None,
+        session_dir: str | None = None,
+        *,
+        session_id: str | None = None,
+    ) -> Self:
+        """A session without a file; the same queue, ids and errors. It ends with the process."""
+
+        def make() -> Source:
+            disk = MemoryDisk()
+            disk.make_folder(_MEMORY_HOME)
+            session = Session.create(
+                cwd, home_dir=_MEMORY_HOME, session_id=session_id, disk=disk, compression=False
+            )
+            return Source(session, in_memory=True)
+
+        return cls(await asyncio.to_thread(make), session_dir=session_dir)
+
+    # Switching and ending
+
+    async def new_session(
+        self, *, parent_session: str | None = None, session_id: str | None = None
+    ) -> str | None:
+        """Select a new session in the same place; what was captured of the old one stays valid.
+
+        Nothing is copied from the parent. When it cannot be made the old one stays selected.
+        """
+        old = self._source
+        if not isinstance(old.reads, Session):
+            raise ReadOnly("a view makes no sessions", path=old.reads.path)
+        cwd = old.reads.header.cwd
+        with _Busy(self, "switching"):
+            await self._drained()
+            if old.in_memory:
+                made = await SessionManager.in_memory(cwd, session_id=session_id)
+                fresh = made._let_go()
+            else:
+                sessions = old.reads.store.sessions
+                fresh = await asyncio.to_thread(
+                    lambda: Source(
+                        Session.create(
+                            cwd,
+                            session_dir=sessions,
+                            session_id=session_id,
+                            parent_session=parent_session,
+                        )
+                    )
+                )
+            await self._adopt(fresh)
+        return self.get_session_file()
+
+    async def set_session_file(self, path: str | os.PathLike[str]) -> None:
+        """Select another session; the path that is open already means only a flush."""
+        own = self.get_session_file()
+        if own is not None and os.path.realpath(path) == os.path.realpath(own):
+            await self.flush_now()
+            return
+        with _Busy(self, "switching"):
+            await self._drained()
+            await self._adopt(await _opened(path, "tail", "full"))
+
+    def _let_go(self) -> Source:
+        """Give the source away: this manager is not used any more."""
+        assert self._queue is not None
+        task = asyncio.create_task(self._queue.end())
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+        self._threads.end()
+        return self._source
+
+    async def _adopt(self, fresh: Source) -> None:
+        """Select another source. The old one is closed now, or when its last read has ended."""
+        old, queue = self._source, self._queue
+        self._source = fresh
+        self._queue = self._new_queue(fresh)
+        task = asyncio.create_task(_retire(old, queue))
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+        if not old.pins:
+            await task
+
+    async def flush_now(self) -> None:
+        """Wait until everything that was queued before is acknowledged or has failed."""
+        self._check_open()
+        if self._queue is not None:
+            await self._queue.run(_nothing)
+
+    async def _drained(self) -> None:
+        if self._queue is not None:
+            await self._queue.drain()
+
+    async def recover(self) -> Report:
+        """After :class:`OutcomeUnknown`: open the journal anew. See :meth:`Session.recover`.
+
+        Raises:
+            Conflict: captured reads are in progress.
+        """
+        source = self._source
+        if source.pins:
+            raise Conflict("reads are in progress", path=source.reads.path)
+
+        def work(session: Session) -> Any:
+            report = session.recover()
+            return moved(session, report)
+
+        report: Report = await self._do(work)
+        source.metadata = await self._threads.run(read_metadata, source.reads)
+        return report
+
+    async def close(self) -> None:
+        """Wait for queued writes and for reads, then let the session go. Idempotent."""
+        if self._closed is not None:
+            await asyncio.shield(self._closed)
+            return
+        self._closed = asyncio.get_running_loop().create_future()
+        self._busy = "closed"
+        try:
+            for task in list(self._retiring):
+                await task
+            await _retire(self._source, self._queue)
+        finally:
+            self._threads.end()
+            self._closed.set_result(None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # Writing
+
+    def _new_queue(self, source: Source) -> WriteQueue:
+        session = source.reads
+        assert isinstance(session, Session)
+        return WriteQueue(
+            lambda jobs: run_jobs(session, jobs), lambda jobs: self._acknowledge(source, jobs)
+        )
+
+    def _acknowledge(self, source: Source, jobs: list[Job]) -> None:
+        count = note_answers(source, jobs)
+        if not count:
+            return
+        path = self._session_file_of(source)
+        for listener in list(self._listeners) * count:
+            try:
+                listener(path)
+            except Exception as error:  # noqa: BLE001 (it must not fail what is stored)
+                asyncio.get_running_loop().call_exception_handler(
+                    {"message": "a persist listener failed", "exception": error}
+                )
+
+    async def append(self, entry: EntryInput) -> str:
+        """Append one entry; returns its id when it is durable. Raises as :meth:`Session.append`.
+
+        What the caller does to the object afterwards has no effect.
+        """
+        admitted = admit(entry)
+        queue = self._writing()
+        found: str = await queue.run(admitted, len(admitted.rest))
+        return found
+
+    async def _append_entry(self, entry: EntryInput) -> str:
+        return await self.append(entry)
+
+    async def append_child_usage_attribution(
+        self,
+        target_id: str,
+        child_usage: Any,
+        aggregate_usage: Any = None,
+        origin: str | None = None,
+    ) -> str:
+        """See :meth:`Session.append_child_usage_attribution`; computed at its turn."""
+        found = await self.append_child_usage_attribution_with_aggregate(
+            target_id, child_usage, aggregate_usage, origin
+        )
+        return found[0]
+
+    async def append_child_usage_attribution_with_aggregate(
+        self,
+        target_id: str,
+        child_usage: Any,
+        aggregate_usage: Any = None,
+        origin: str | None = None,
+    ) -> tuple[str, Any]:
+        """The same; returns the id and the aggregate that was stored."""
+        admit(child_attribution(target_id, child_usage, aggregate_usage, origin))
+
+        def work(session: Session) -> Moved:
+            summed = aggregate_of(session, target_id, child_usage)
+            aggregate = summed if aggregate_usage is None else aggregate_usage
+            entry_id = session.append(child_attribution(target_id, child_usage, aggregate, origin))
+            return moved(session, (entry_id, aggregate), session.read(entry_id).raw)
+
+        found: tuple[str, Any] = await self._do(work)
+        return found
+
+    async def branch_to(self, entry_id: str | None) -> None:
+        """Move the position, durably, behind everything queued before. None: before any entry.
+
+        Raises:
+            NotFound: no entry has that id; the position stays.
+        """
+
+        def work(session: Session) -> Moved:
+            session.branch_to(entry_id)
+            return moved(session, None)
+
+        await self._do(work)
+
+    async def branch_with_summary(
+        self,
+        entry_id: str | None,
+        summary: str,
+        details: Any = None,
+        *,
+        from_hook: bool | None = None,
+        usage: Any = None,
+    ) -> str:
+        """See :meth:`Session.branch_with_summary`."""
+        admitted = branch_summary(entry_id, summary, details, from_hook=from_hook, usage=usage)
+        admit(admitted)
+
+        def work(session: Session) -> Moved:
+            added = session.append(admitted)
+            return moved(session, added, session.read(added).raw)
+
+        found: str = await self._do(work)
+        return found
+
+    def on_persist(self, listener: PersistListener) -> Callable[[], None]:
+        """Call ``listener`` with the session file after each acknowledged append.
+
+        Returns what ends that. An error of the listener goes to the loop's exception handler.
+        """
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
+    async def _do(self, work: Callable[[Session], Any]) -> Any:
+        return await self._writing().run(work)
+
+    def _writing(self) -> WriteQueue:
+        self._check_open()
+        if self._busy is not None:
+            raise Conflict(f"the session is {self._busy}", path=self._source.reads.path)
+        if self._queue is None:
+            raise ReadOnly(
+                "a read-only view takes no changes",
+                path=self._source.reads.path,
+                next_step="open the session for writing",
+            )
+        return self._queue
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise Closed("the session manager is closed", path=self._source.reads.path)
+
+    def _selected(self) -> Source:
+        self._check_open()
+        return self._source
+
+    # Metadata: synchronous, always there, never a read of the disk but for the header
+
+    def get_leaf_id(self) -> str | None:
+        """The current position; None is the position before any entry."""
+        return self._source.leaf_id
+
+    def get_session_id(self) -> str:
+        """The session id."""
+        return self._source.reads.id
+
+    def get_session_file(self) -> str | None:
+        """The journal; None in memory."""
+        return self._session_file_of(self._source)
+
+    def get_session_dir(self) -> str | None:
+        """The folder of the journal; in memory the one that was named, if any."""
+        path = self.get_session_file()
+        return self._session_dir if path is None else os.path.dirname(path)
+
+    def get_session_artifact_dir(self) -> str | None:
+        """The folder that the session owns for its files; None in memory."""
+        path = self.get_session_file()
+        if path is None:
+            return None
+        store = os.path.join(os.path.dirname(os.path.dirname(path)), "session-artifacts")
+        return os.path.join(store, self.get_session_id())
+
+    def get_header(self) -> SessionHeader:
+        """The session header."""
+        return self._source.header
+
+    def get_cwd(self) -> str | None:
+        """The working directory that the header states."""
+        return self._source.header.cwd
+
+    def get_session_name(self) -> str | None:
+        """The display name: the newest in the whole session; blank is none."""
+        return self._source.metadata.name
+
+    def get_session_state(self) -> str | None:
+        """``active``, ``archived`` or ``crash``; None while nothing said so."""
+        return self._source.metadata.state
+
+    def get_latest_agent_status(self) -> dict[str, Any] | None:
+        """The nearest agent status on the path to the current position."""
+        return self._source.metadata.agent_status
+
+    def get_git_state(self) -> dict[str, Any] | None:
+        """The nearest repository state on the path to the current position."""
+        return self._source.metadata.git_state
+
+    def get_compaction_count(self) -> int:
+        """Compactions in the whole session."""
+        return self._source.metadata.compaction_count
+
+    def has_user_content(self) -> bool:
+        """Whether anything but the defaults of a new session and bookkeeping was appended."""
+        return self._source.metadata.has_user_content
+
+    def is_persisted(self) -> bool:
+        """Whether the session is on disk."""
+        return not self._source.in_memory
+
+
+class _Busy:
+    """Keeps mutations out while the manager changes its session."""
+
+    def __init__(self, manager: SessionManager, what: str) -> None:
+        manager._writing()
+        self._manager = manager
+        manager._busy = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        if self._manager._closed is None:
+            self._manager._busy = None
+
+
+def _nothing(_: Session) -> None:
+    """A job that only waits for its turn."""
+
+
+async def _opened(path: str | os.PathLike[str], mode: OpenMode, durability: Durability) -> Source:
+    return await asyncio.to_thread(
+        lambda: Source(Session.open(path, mode=mode, durability=durability))
+    )
+
+
+async def _retire(source: Source, queue: WriteQueue | None) -> None:
+    """Drain the queue, wait for the reads, and close the session."""
+    if queue is not None:
+        await queue.end()
+    await source.unpinned()
+    await asyncio.to_thread(source.reads.close)

@@ -1,0 +1,140 @@
+"""What a SessionManager holds: one source (a session or view), its pins, and its metadata."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from treering.engine.errors import TreeringError
+from treering.engine.session.admission import Admitted
+from treering.engine.session.metadata import Metadata, read_metadata, read_path_metadata
+from treering.engine.session.plan import Appended, append_group
+from treering.engine.session.session import Session
+from treering.engine.session.view import SessionView
+from treering.engine.session.write_queue import Job
+
+GROUP_MAX = 4096
+"""Entries that are written with one sync at most."""
+
+
+class Source:
+    """An open session or view. It is closed when nobody selects it and no read pins it."""
+
+    def __init__(self, reads: Session | SessionView, *, in_memory: bool = False) -> None:
+        self.reads = reads
+        self.in_memory = in_memory
+        self.owned = isinstance(reads, Session)
+        self.header = reads.header
+        self.metadata: Metadata = read_metadata(reads)
+        self.leaf_id = reads.leaf_id
+        self.pins = 0
+        self._free = asyncio.Event()
+        self._free.set()
+
+    def pin(self) -> None:
+        """A read has begun."""
+        self.pins += 1
+        self._free.clear()
+
+    def unpin(self) -> None:
+        """It has ended."""
+        self.pins -= 1
+        if not self.pins:
+            self._free.set()
+
+    async def unpinned(self) -> None:
+        """Wait until no read needs this source."""
+        while self.pins:
+            await self._free.wait()
+
+
+class Moved(NamedTuple):
+    """The answer of work that moved the position to another path."""
+
+    answer: Any
+    leaf_id: str | None
+    agent_status: dict[str, Any] | None
+    git_state: dict[str, Any] | None
+    raw: bytes | None = None
+    """The entry that was appended, if one was."""
+
+
+def moved(session: Session, answer: Any, raw: bytes | None = None) -> Moved:
+    """What holds at the new position; to be called in the writer's thread."""
+    found = Metadata()
+    read_path_metadata(session, found)
+    return Moved(answer, session.leaf_id, found.agent_status, found.git_state, raw)
+
+
+def run_jobs(session: Session, jobs: list[Job]) -> None:
+    """Do the work of jobs in order; appends that stand together share a sync."""
+    at = 0
+    while at < len(jobs):
+        group = _group(jobs, at)
+        if group:
+            answers = append_group(session, [job.work for job in group])
+            for job, answer in zip(group, answers, strict=True):
+                job.answer = answer
+            at += len(group)
+        else:
+            jobs[at].answer = _call(session, jobs[at])
+            at += 1
+
+
+def _group(jobs: list[Job], start: int) -> list[Job]:
+    """Appends from ``start`` on that can be planned together: no own id occurs twice."""
+    group: list[Job] = []
+    own: set[str] = set()
+    for job in jobs[start : start + GROUP_MAX]:
+        if not isinstance(job.work, Admitted) or job.work.id in own:
+            break
+        if job.work.id is not None:
+            own.add(job.work.id)
+        group.append(job)
+    return group
+
+
+def _call(session: Session, job: Job) -> Any:
+    try:
+        return job.work(session)
+    except TreeringError as error:
+        return error
+
+
+def note_answers(source: Source, jobs: list[Job]) -> int:
+    """Move leaf and metadata for what was acknowledged; how many entries are new."""
+    count = 0
+    for job in jobs:
+        answer = job.answer
+        if isinstance(answer, Moved):
+            if answer.raw is not None:
+                count += 1
+                source.metadata.note(answer.raw)
+            source.leaf_id = answer.leaf_id
+            source.metadata.agent_status = answer.agent_status
+            source.metadata.git_state = answer.git_state
+            job.answer = answer.answer
+        elif isinstance(answer, Appended):
+            if answer.raw is not None:
+                count += 1
+                source.metadata.note(answer.raw)
+                if not job.work.is_request:
+                    source.leaf_id = answer.id
+            job.answer = answer.id
+    return count
+
+
+class Threads:
+    """The thread that reads of one manager run on; started by the first read."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "treering-reader")
+
+    async def run(self, work: Any, *arguments: Any) -> Any:
+        """The result of a function, without blocking the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+
+    def end(self) -> None:
+        """No further work."""
+        self._pool.shutdown(wait=False)

@@ -1,0 +1,248 @@
+"""The reads of a SessionManager: each captures its source, runs in a thread, and is whole."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from treering.engine.session.capture import (
+    DEFAULT_LIMITS,
+    PAGE_MAX,
+    SEARCH_MAX,
+    Branches,
+    Capture,
+    Materialized,
+    ReadLimits,
+    SourceRef,
+)
+from treering.engine.session.entry import Entry, Retention
+from treering.engine.session.manager_parts import Source, Threads
+from treering.engine.session.reads import Reads
+
+_Answer = TypeVar("_Answer")
+CURRENT: Any = object()
+"""Stands for the current position where None means the position before any entry."""
+
+
+class CapturedHistory:
+    """A captured read scope, valid inside its callback. Later appends are invisible to it."""
+
+    def __init__(self, threads: Threads, capture: Capture, scope: str) -> None:
+        self._threads = threads
+        self._capture = capture
+        self.scope = scope
+        """``branch`` or ``source``."""
+        self.source: SourceRef = capture.source
+
+    async def get(self, entry_id: str, max_source_bytes: int | None = None) -> Entry | None:
+        """See :meth:`Capture.get`."""
+        return await self._run(self._capture.get, entry_id, max_source_bytes)
+
+    async def label(self, entry_id: str) -> str | None:
+        """See :meth:`Capture.label`."""
+        return await self._run(self._capture.label, entry_id)
+
+    async def page(self, after: int = 0, limit: int = PAGE_MAX) -> list[Entry]:
+        """See :meth:`Capture.page`."""
+        return await self._run(self._capture.page, after, limit)
+
+    async def search(self, text: str, limit: int = SEARCH_MAX) -> list[Entry]:
+        """See :meth:`Capture.search`."""
+        return await self._run(self._capture.search, text, limit)
+
+    async def parent_path(
+        self, entry_id: Any = CURRENT, limits: ReadLimits = DEFAULT_LIMITS
+    ) -> Any:
+        """The whole path to an entry (the captured position, if none is named)."""
+        leaf = self.source.leaf_id if entry_id is CURRENT else entry_id
+        return await self._run(self._capture.branch, leaf, limits)
+
+    async def materialize(self, limits: ReadLimits) -> Materialized:
+        """All that the scope holds."""
+        whole = self._capture.materialize_branch
+        if self.scope == "source":
+            whole = self._capture.materialize_source
+        return await self._run(whole, limits)
+
+    async def iterate_entries(self) -> AsyncIterator[Entry]:
+        """All entries of the session in journal order, with bounded memory."""
+        after = 0
+        while page := await self._run(self._capture.page, after):
+            for entry in page:
+                yield entry
+            after = page[-1].sequence
+
+    async def _run(self, work: Callable[..., _Answer], *arguments: Any) -> _Answer:
+        answer: _Answer = await self._threads.run(work, *arguments)
+        return answer
+
+
+class ManagerReads:
+    """The reading half of :class:`~treering.engine.session.manager.SessionManager`."""
+
+    _threads: Threads
+
+    def _selected(self) -> Source:
+        """The source that is selected now."""
+        raise AssertionError("subclasses answer")
+
+    def _session_file_of(self, source: Source) -> str | None:
+        return None if source.in_memory else source.reads.path
+
+    @asynccontextmanager
+    async def _captured(self) -> AsyncIterator[Capture]:
+        """The selected source as it is now, pinned while it is used."""
+        source = self._selected()
+        source.pin()
+        try:
+            capture = await self._threads.run(self._capture, source)
+            try:
+                yield capture
+            finally:
+                capture.end()
+        finally:
+            source.unpin()
+
+    def _capture(self, source: Source) -> Capture:
+        reads = source.reads
+        return Capture(reads, session_file=self._session_file_of(source), session_id=reads.id)
+
+    async def _ask(self, question: Callable[[Capture], _Answer]) -> _Answer:
+        async with self._captured() as capture:
+            answer: _Answer = await self._threads.run(question, capture)
+            return answer
+
+    async def _paged(self, question: Callable[[Reads], _Answer]) -> _Answer:
+        source = self._selected()
+        source.pin()
+        try:
+            answer: _Answer = await self._threads.run(question, source.reads)
+            return answer
+        finally:
+            source.unpin()
+
+    # Whole or refused
+
+    async def read_entry(self, entry_id: str, max_source_bytes: int | None = None) -> Entry | None:
+        """The entry of that id, or None.
+
+        Raises:
+            LimitExceeded: its frame takes more than ``max_source_bytes``.
+            Damaged: its frame does not verify any more.
+        """
+        return await self._ask(lambda capture: capture.get(entry_id, max_source_bytes))
+
+    async def read_leaf_entry(self, max_source_bytes: int | None = None) -> Entry | None:
+        """The entry at the current position; None before any entry."""
+        return await self._ask(lambda capture: capture.leaf(max_source_bytes))
+
+    async def read_entry_retention(self, entry_id: str) -> Retention | None:
+        """How the entry came in: ``retained-import``, or None (which proves no authorship).
+
+        Raises:
+            NotFound: there is no such entry: a third answer.
+        """
+        return await self._ask(lambda capture: capture.retention(entry_id))
+
+    async def read_label(self, entry_id: str) -> str | None:
+        """The label that the entry has now; the last one in the whole session decides."""
+        return await self._ask(lambda capture: capture.label(entry_id))
+
+    async def read_entries(self, limits: ReadLimits = DEFAULT_LIMITS) -> list[Entry]:
+        """All entries in journal order, without the header.
+
+        Raises:
+            LimitExceeded: there are more; nothing is clipped.
+        """
+        return await self._ask(lambda capture: capture.entries(limits))
+
+    async def read_branch(
+        self, from_id: Any = CURRENT, limits: ReadLimits = DEFAULT_LIMITS
+    ) -> list[Entry]:
+        """The whole path from the root to an entry (the current position, if none is named).
+
+        None is the position before any entry, an empty path.
+
+        Raises:
+            NotFound: no such entry, or its path does not reach a root.
+            LimitExceeded: it is longer.
+        """
+        return await self._ask(
+            lambda capture: capture.branch(
+                capture.source.leaf_id if from_id is CURRENT else from_id, limits
+            )
+        )
+
+    async def read_branches(
+        self, leaf_ids: Sequence[str | None], limits: ReadLimits = DEFAULT_LIMITS
+    ) -> Branches:
+        """Several paths of one capture; what they share counts once and is the same object."""
+        wanted = list(leaf_ids)
+        return await self._ask(lambda capture: capture.branches(wanted, limits))
+
+    async def materialize_branch_history(self, limits: ReadLimits) -> Materialized:
+        """The current branch as a whole."""
+        return await self._ask(lambda capture: capture.materialize_branch(limits))
+
+    async def materialize_source_history(self, limits: ReadLimits) -> Materialized:
+        """The session as a whole."""
+        return await self._ask(lambda capture: capture.materialize_source(limits))
+
+    async def materialize_parent_path_history(
+        self, entry_id: str, limits: ReadLimits
+    ) -> Materialized:
+        """The path to one entry as a whole."""
+
+        def answer(capture: Capture) -> Materialized:
+            found = capture.branches([entry_id], limits)
+            return Materialized(found.branches[0], found.source_bytes, capture.source)
+
+        return await self._ask(answer)
+
+    async def read_branch_history(
+        self, read: Callable[[CapturedHistory], Awaitable[_Answer]]
+    ) -> _Answer:
+        """Call ``read`` with a capture of the current branch; its source stays open meanwhile."""
+        async with self._captured() as capture:
+            return await read(CapturedHistory(self._threads, capture, "branch"))
+
+    async def read_source_history(
+        self, read: Callable[[CapturedHistory], Awaitable[_Answer]]
+    ) -> _Answer:
+        """Call ``read`` with a capture of the whole session; its source stays open meanwhile."""
+        async with self._captured() as capture:
+            return await read(CapturedHistory(self._threads, capture, "source"))
+
+    def supports_captured_history_reads(self) -> bool:
+        """Whether captured reads of an owned session can be had (a view or memory has none)."""
+        source = self._selected()
+        return not source.in_memory and source.owned
+
+    # Pages without a total cap
+
+    async def read_entries_page(self, *, after: int = 0, limit: int = 256) -> list[Entry]:
+        """See :meth:`Reads.entries`."""
+        return await self._paged(lambda reads: reads.entries(after=after, limit=limit))
+
+    async def read_branch_page(
+        self, from_id: str | None = None, *, start: int = 0, limit: int = 256
+    ) -> list[Entry]:
+        """See :meth:`Reads.branch`: a page by depth."""
+        return await self._paged(lambda reads: reads.branch(from_id, start=start, limit=limit))
+
+    async def read_children_page(
+        self, entry_id: str | None, *, after: int = 0, limit: int = 256
+    ) -> list[Entry]:
+        """See :meth:`Reads.children`."""
+        return await self._paged(lambda reads: reads.children(entry_id, after=after, limit=limit))
+
+    async def read_labels_page(
+        self, *, after: int = 0, limit: int = 256
+    ) -> list[tuple[Entry, str]]:
+        """See :meth:`Reads.labels`."""
+        return await self._paged(lambda reads: reads.labels(after=after, limit=limit))
+
+    async def read_usage(self) -> Any:
+        """See :meth:`Reads.usage`."""
+        return await self._paged(lambda reads: reads.usage())
