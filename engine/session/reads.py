@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
+from msgspec import UNSET, UnsetType
+
 from treering.engine import commands
 from treering.engine.errors import Damaged, Invalid, NotFound
 from treering.engine.journal.format import (
@@ -27,6 +29,8 @@ from treering.engine.journal.payload import decompress_plain
 from treering.engine.journal.reader import FileBytes, frame_at
 from treering.engine.journal.shared import SharedFrames
 from treering.engine.limits import MIB, PAGE_ENTRIES
+from treering.engine.session.context import read_context
+from treering.engine.session.context_rules import SessionContext
 from treering.engine.session.entries import SessionHeader, SessionInfoEntry, decode_header
 from treering.engine.session.entry import Entry, Retention
 from treering.index import Entry as Indexed
@@ -272,6 +276,34 @@ class Reads:
     def kinds(self) -> dict[str, int]:
         """Number of entries of each kind."""
         return dict(self.ask(lambda index: index.counts())["kinds"])
+
+    def read_session_context(
+        self,
+        leaf_id: str | None | UnsetType = UNSET,
+        *,
+        max_entries: int | None = None,
+        max_source_bytes: int | None = None,
+    ) -> SessionContext:
+        """The model context at the current position, or at an entry; None is before any entry.
+
+        Reads the bodies that it shows, and those that say a setting. The limits are about the
+        entries that become messages and their decoded bytes; they are checked before a body is
+        read.
+
+        Raises:
+            NotFound: no entry has that id.
+            LimitExceeded: the context is larger than the caller wants.
+        """
+        self._check_open()
+        leaf_id = self.leaf_id if leaf_id is UNSET else leaf_id
+        leaf = None if leaf_id is None else self._indexed(leaf_id)
+        return read_context(
+            self.ask,
+            self._load,
+            leaf,
+            max_entries=None if max_entries is None else _whole(max_entries),
+            max_source_bytes=None if max_source_bytes is None else _whole(max_source_bytes),
+        )
 
     # Metadata
 
