@@ -110,17 +110,17 @@ class _Tour:
 
     def _tree(self) -> None:
         from treering.tools.show_commands import say_line
-        from treering.tools.trees import lines_of, nodes_of
+        from treering.tools.trees import lines_of, tree_of
         from treering.tools.viewing import looking_at
 
         self._step(
             "session tree ID", "a session is a tree: * marks the branch that the next entry goes on"
         )
         with looking_at(self.paths[0]) as view:
-            lines: list[Line] = lines_of(nodes_of(view), "default")
+            lines: list[Line] = lines_of(tree_of(view), "default")
         for line in lines:
             say_line(line)
-        _require(sum(line.node.leaf for line in lines) == 1, "the current position is shown")
+        _require(sum(line.leaf for line in lines) == 1, "the current position is shown")
         _require(any(line.branch for line in lines), "the branch is shown")
 
     def _append(self) -> None:

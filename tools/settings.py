@@ -7,7 +7,7 @@ import os
 from typing import Final
 
 from treering.engine.home import Store
-from treering.tools.trees import FILTERS, Filter
+from treering.engine.session.tree_view import FILTERS, Filter
 
 SETTINGS_BYTES_MAX: Final = 1024 * 1024
 

@@ -147,14 +147,14 @@ def tree(sel: str, mode: Any, search: str, home: str | None, as_json: bool) -> N
     from treering.tools.output import say_json, warn
     from treering.tools.resolving import resolve
     from treering.tools.settings import tree_filter
-    from treering.tools.trees import lines_of, nodes_of
+    from treering.tools.trees import lines_of, tree_of
     from treering.tools.viewing import looking_at
 
     store = store_at(home)
     mode = mode or tree_filter(store)
     with looking_at(resolve(store, sel)) as view:
-        nodes = nodes_of(view)
-        lines = lines_of(nodes, mode, search)
+        found = tree_of(view, search)
+        lines = lines_of(found, mode)
         if as_json:
             say_json(
                 {
@@ -167,13 +167,15 @@ def tree(sel: str, mode: Any, search: str, home: str | None, as_json: bool) -> N
             return
         for line in lines:
             say_line(line)
-        hidden = len(nodes) - len(lines)
-        if not nodes:
+        hidden = found.entries - len(lines)
+        if not found.entries:
             warn("no entries yet")
         elif not lines:
-            warn(f"the filter {mode} shows none of {len(nodes)} entries; --filter all shows more")
+            warn(
+                f"the filter {mode} shows none of {found.entries} entries; --filter all shows more"
+            )
         elif hidden and mode != "all":
-            warn(f"{hidden} of {len(nodes)} entries are hidden by the filter {mode}")
+            warn(f"{hidden} of {found.entries} entries are hidden by the filter {mode}")
 
 
 def _line_json(line: Line) -> dict[str, Any]:
@@ -184,11 +186,11 @@ def _line_json(line: Line) -> dict[str, Any]:
         "depth": line.indent,
         "kind": node.kind,
         "role": node.role,
-        "text": node.text,
-        "label": node.label,
-        "leaf": node.leaf,
+        "text": node.entry.text,
+        "label": line.label,
+        "leaf": line.leaf,
         "active": node.active,
-        "unresolved": node.unresolved,
+        "unresolved": line.unresolved,
     }
 
 
@@ -202,10 +204,11 @@ def say_line(line: Line) -> None:
     node = line.node
     deep = "" if line.indent <= _INDENTS_MAX else f"({line.indent}) "
     twig = {"": "", "more": "├ ", "last": "└ "}[line.branch]
-    label = "" if node.label is None else f"  [{clip(node.label, 40)}]"
-    tail = f"{label}  {one_line(node.id)}{'  <- here' if node.leaf else ''}"
+    label = "" if line.label is None else f"  [{clip(line.label, 40)}]"
+    tail = f"{label}  {one_line(node.id)}{'  <- here' if line.leaf else ''}"
     head = f"{'* ' if node.active else '  '}{'  ' * min(line.indent, _INDENTS_MAX)}{deep}{twig}"
-    text = f"{head}{one_line(node.shown_as)}: {_marks(node.unresolved)}{node.text}"
+    said = node.entry
+    text = f"{head}{one_line(said.shown_as)}: {_marks(line.unresolved)}{said.text}"
     # The id and the label must survive a narrow terminal: they are what one acts on.
     say_clipped(clip(text, max(20, columns() - len(tail))) + tail)
 

@@ -20,8 +20,8 @@ from treering.engine.journal.format import Kind
 from treering.engine.json_text import decode_or_none
 from treering.engine.session.entries import UnknownEntry, decode_entry, decode_header
 from treering.engine.session.facts import UNREADABLE, facts_of
+from treering.engine.session.texts import members_of
 from treering.engine.transfer import exporting
-from treering.tools.showing import members_of
 
 IN_A_SMALL_STACK = """
 import sys, threading

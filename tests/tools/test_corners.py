@@ -21,11 +21,12 @@ from treering.engine.errors import Damaged, NotFound, OutcomeUnknown, StorageErr
 from treering.engine.home import Store
 from treering.engine.journal import disk
 from treering.engine.journal.shared import SharedFrames
+from treering.engine.session import texts
 from treering.engine.session.session import Session
 from treering.engine.session.view import SessionView
 from treering.fuzz.oracle import judge
 from treering.index import IndexFault, SessionIndex, files
-from treering.tools import entry, fsck, next_steps, output, showing, viewing
+from treering.tools import entry, fsck, next_steps, output, viewing
 from treering.tools.fsck import check_session
 from treering.tools.pool import run_all
 
@@ -464,23 +465,23 @@ class TestShowing:
         "raw", [b"[" * 5000, b"\xff", b'{"a":NaN', b"[1]", b'{"a":' * 200 + b"1" + b"}" * 200]
     )
     def test_members_of_what_has_none(self, raw: bytes) -> None:
-        assert showing.members_of(raw) == {}
+        assert texts.members_of(raw) == {}
 
     def test_images_and_calls_are_counted(self) -> None:
         image = {"type": "image", "data": "x", "mimeType": "image/png"}
         for count, said in ((1, "[image]"), (2, "[2 images]")):
             found = {"role": "user", "content": [{"type": "text", "text": "see"}, *[image] * count]}
-            assert showing._message(found) == ("user", f"see {said}")
+            assert texts._message(found) == ("user", f"see {said}")
         call = {"type": "toolCall", "name": "run", "arguments": {}}
-        role, text = showing._message({"role": "assistant", "content": [call]})
+        role, text = texts._message({"role": "assistant", "content": [call]})
         assert (role, text.startswith("calls run")) == ("assistant", True)
 
     def test_a_value_that_cannot_be_written(self) -> None:
         deep: list[Any] = []
         for _ in range(100_000):
             deep = [deep]
-        assert showing._json(deep) == "..."
-        assert showing._json({"a": 1}) == '{"a": 1}'
+        assert texts.json_text(deep) == "..."
+        assert texts.json_text({"a": 1}) == '{"a": 1}'
 
 
 class TestShowCommands:

@@ -10,7 +10,7 @@ import pytest
 from tools_helpers import SAMPLES, fine, imported, new_session
 
 from treering.engine.session.session import Session
-from treering.tools.trees import FILTERS
+from treering.engine.session.tree_view import FILTERS
 
 SOURCE = SAMPLES / "tree-rings.jsonl"
 
