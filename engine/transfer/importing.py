@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ import msgspec
 from treering.engine import environment, home
 from treering.engine.errors import from_os_error
 from treering.engine.journal.admissible import Record
+from treering.engine.journal.control import Purpose
 from treering.engine.journal.disk import LOCAL_DISK, Disk, make_folders, sync_folders, write_all
 from treering.engine.journal.format import FLAG_RETAINED, Kind
 from treering.engine.journal.payload import Dictionary
@@ -119,35 +120,54 @@ def import_session(
         StorageFull, StorageError: no destination exists.
     """
     store = home.Store.at(home_dir, session_dir)
-    target_cwd = _cwd(cwd)
     with LocalSource(source_path) as source:
         analysis = analyse(source, limits=limits, salvage=salvage)
-        preview = _preview(source.path, analysis, target_cwd, store)
-        session_id = environment.new_session_id()
-        path = store.journal_path(session_id)
-        home.check_writable_place(path)
-        new = NewJournal(
-            disk,
-            store.sessions,
-            session_id,
-            purpose="import",
-            top=store.top,
-            compression=compression,
-        )
-        try:
-            new.add(_head(source, analysis, session_id, target_cwd))
-            dictionary = _dictionary(source, analysis) if compression else None
-            if dictionary is not None:
-                new.add_dictionary(dictionary)
-            new.add(_entries(source, analysis))
-            owner, _ = new.publish(path)
-        except BaseException:
-            new.abandon()
-            raise
-        try:
-            quarantine = _keep_left_out(disk, store, session_id, source, analysis)
-        finally:
-            owner.release()
+        return import_source(source, analysis, store, _cwd(cwd), compression=compression, disk=disk)
+
+
+def import_source(
+    source: LocalSource,
+    analysis: Analysis,
+    store: home.Store,
+    cwd: str,
+    *,
+    purpose: Purpose = "import",
+    depth: int | None = None,
+    compression: bool = True,
+    disk: Disk = LOCAL_DISK,
+) -> ImportResult:
+    """The second pass: publish what was analysed. Raises as :func:`import_session`.
+
+    ``depth`` is that of the new session; None takes what the source's header states.
+    """
+    preview = _preview(source.path, analysis, cwd, store)
+    session_id = environment.new_session_id()
+    path = store.journal_path(session_id)
+    home.check_writable_place(path)
+    new = NewJournal(
+        disk,
+        store.sessions,
+        session_id,
+        purpose=purpose,
+        top=store.top,
+        compression=compression,
+    )
+    if depth is None and analysis.header is not None:
+        depth = analysis.header.rlm_depth
+    try:
+        new.add(_head(analysis, new_header(session_id, cwd, source.path, depth)))
+        dictionary = _dictionary(source, analysis) if compression else None
+        if dictionary is not None:
+            new.add_dictionary(dictionary)
+        new.add(_entries(source, analysis))
+        owner, _ = new.publish(path)
+    except BaseException:
+        new.abandon()
+        raise
+    try:
+        quarantine = _keep_left_out(disk, store, session_id, source, analysis)
+    finally:
+        owner.release()
     return ImportResult(path, session_id, preview, quarantine)
 
 
@@ -175,18 +195,24 @@ def _preview(path: str, analysis: Analysis, cwd: str, store: home.Store) -> Impo
     )
 
 
-def _head(source: LocalSource, analysis: Analysis, session_id: str, cwd: str) -> Iterator[Record]:
+def new_header(session_id: str, cwd: str, parent_session: str | None, depth: int | None) -> bytes:
+    """The header of a session that is made from another one, named by its path."""
     header: dict[str, object] = {
         "type": "session",
         "version": SESSION_VERSION,
         "id": session_id,
         "timestamp": environment.iso_time(environment.now_ms()),
         "cwd": clean(cwd),
-        "parentSession": clean(os.path.abspath(os.fsdecode(source.path))),
     }
-    if analysis.header is not None and analysis.header.rlm_depth is not None:
-        header["rlmDepth"] = analysis.header.rlm_depth
-    yield Record(Kind.SESSION, _json(header))
+    if parent_session is not None:
+        header["parentSession"] = clean(os.path.abspath(os.fsdecode(parent_session)))
+    if depth is not None:
+        header["rlmDepth"] = depth
+    return _json(header)
+
+
+def _head(analysis: Analysis, header: bytes) -> Iterator[Record]:
+    yield Record(Kind.SESSION, header)
     yield Record(Kind.PROVENANCE, provenance_payload(analysis))
 
 
@@ -229,10 +255,15 @@ def _dictionary(source: LocalSource, analysis: Analysis) -> Dictionary | None:
     """A dictionary trained on the first entries, if the source is large enough to gain by it."""
     if analysis.json_bytes < DICTIONARY_FROM_JSON_BYTES:
         return None
+    return trained_on(entry.raw for entry in prepare(source, analysis))
+
+
+def trained_on(raws: Iterable[bytes]) -> Dictionary | None:
+    """A dictionary for entries like the first of these; None when they are too few or too odd."""
     samples: list[bytes] = []
     size = 0
-    for entry in itertools.islice(prepare(source, analysis), _SAMPLES_MAX):
-        samples.append(entry.raw[:_SAMPLE_BYTES_MAX])
+    for raw in itertools.islice(raws, _SAMPLES_MAX):
+        samples.append(raw[:_SAMPLE_BYTES_MAX])
         size += len(samples[-1])
         if size >= _SAMPLES_BYTES_MAX:
             break

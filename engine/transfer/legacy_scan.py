@@ -143,7 +143,7 @@ class Scan:
         analysis.effective_version = analysis.version or 1
         analysis.header_raw = item.raw
         analysis.header_position = self._position
-        analysis.header = _header_facts(values)
+        analysis.header = header_facts(values)
         if analysis.effective_version > 1:
             self._ids = None
         return True
@@ -218,7 +218,9 @@ class Scan:
         self._analysis.first_seen = self._oddities.first_seen
 
 
-def _header_facts(values: dict[str, bytes]) -> Header:
+def header_facts(values: dict[str, bytes]) -> Header:
+    """What is used of a header, from the JSON of its members."""
+
     def text(name: str) -> str | None:
         value = text_of(values.get(name, b"null"))
         return clean(value) if isinstance(value, str) else None
