@@ -32,6 +32,7 @@ from treering.engine.session.manager_parts import (
 )
 from treering.engine.session.manager_reads import ManagerReads
 from treering.engine.session.metadata import read_metadata
+from treering.engine.session.resident import ResidentReads
 from treering.engine.session.session import Session
 from treering.engine.session.verbs import AppendVerbs, branch_summary, child_attribution
 from treering.engine.session.view import SessionView
@@ -43,7 +44,7 @@ PersistListener = Callable[[str | None], None]
 """Told the session file after each acknowledged append."""
 
 
-class SessionManager(AppendVerbs[Any], ManagerReads):
+class SessionManager(AppendVerbs[Any], ManagerReads, ResidentReads):
     """One selected session. Make it with a static constructor; ``async with`` closes it."""
 
     def __init__(self, source: Source, *, session_dir: str | None = None) -> None:

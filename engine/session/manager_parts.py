@@ -32,6 +32,10 @@ class Source:
         self._free = asyncio.Event()
         self._free.set()
 
+    def read_path(self) -> None:
+        """Read anew what depends on the position."""
+        read_path_metadata(self.reads, self.metadata)
+
     def pin(self) -> None:
         """A read has begun."""
         self.pins += 1

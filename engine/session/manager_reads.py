@@ -19,10 +19,9 @@ from treering.engine.session.capture import (
 from treering.engine.session.entry import Entry, Retention
 from treering.engine.session.manager_parts import Source, Threads
 from treering.engine.session.reads import Reads
+from treering.engine.session.resident import CURRENT
 
 _Answer = TypeVar("_Answer")
-CURRENT: Any = object()
-"""Stands for the current position where None means the position before any entry."""
 
 
 class CapturedHistory:

@@ -21,6 +21,7 @@ from treering.engine import (
     ReadOnly,
     Session,
     SessionView,
+    Unsupported,
 )
 from treering.engine.session.capture import ReadLimits
 from treering.engine.session.manager import SessionManager
@@ -565,6 +566,69 @@ async def test_reads_of_what_is_not_there(make: Make) -> None:
         assert len(await manager.read_branch_page()) == 1
         assert len(await manager.read_children_page(None)) == 1
         assert await manager.read_labels_page() == []
+
+
+# Resident reads
+
+
+@on_loop
+async def test_synchronous_reads_need_a_resident_view(tmp_path: Path) -> None:
+    """On an owned session each refuses and names the call to await; a view and memory answer."""
+    async with await SessionManager.create("/w", home_dir=str(tmp_path / "home")) as manager:
+        first = await manager.append_message(user())
+        path = manager.get_session_file()
+        for call, instead in (
+            (lambda: manager.get_entry(first), "read_entry"),
+            (manager.get_leaf_entry, "read_leaf_entry"),
+            (manager.get_entries, "read_entries"),
+            (manager.get_branch, "read_branch"),
+            (lambda: manager.get_children(None), "read_children_page"),
+            (lambda: manager.get_label(first), "read_label"),
+            (lambda: manager.get_entry_retention(first), "read_entry_retention"),
+            (lambda: manager.branch(first), "branch_to"),
+            (manager.reset_leaf, "branch_to"),
+        ):
+            with pytest.raises(Unsupported, match=instead):
+                call()
+    assert path is not None
+    async with await SessionManager.open_read_only(path) as view:
+        assert [entry.id for entry in view.get_entries()] == [first]
+        for refused in (lambda: view.branch(first), view.reset_leaf):
+            with pytest.raises(ReadOnly):
+                refused()
+
+
+@on_loop
+async def test_resident_reads_of_a_session_in_memory() -> None:
+    """getEntry, getBranch, getChildren, getLabel, branch, resetLeaf."""
+    async with await SessionManager.in_memory("/w", "/named") as manager:
+        assert (manager.get_session_file(), manager.get_session_dir()) == (None, "/named")
+        assert (manager.is_persisted(), manager.get_session_artifact_dir()) == (False, None)
+        assert not manager.supports_captured_history_reads()
+        assert manager.get_leaf_entry() is None
+        ids = [await manager.append_message(user(str(n))) for n in range(300)]
+        await manager.append_git_state({"branch": "main"})
+        assert manager.get_entry("nobody") is None
+        assert [entry.id for entry in manager.get_branch(ids[2])] == ids[:3]
+        assert manager.get_branch(None) == []
+        assert len(manager.get_branch()) == 301
+        manager.branch(ids[0])
+        assert (manager.get_leaf_id(), manager.get_git_state()) == (ids[0], None)
+        twins = [await manager.append_label_change(ids[0], "L") for _ in range(2)]
+        manager.branch(ids[0])
+        third = await manager.append_message(user())
+        assert [entry.id for entry in manager.get_children(ids[0])] == [ids[1], twins[0], third]
+        assert manager.get_label(ids[0]) == "L"
+        assert manager.get_label("nobody") is None
+        assert manager.get_entry_retention(third) is None
+        manager.reset_leaf()
+        assert manager.get_leaf_id() is None
+        assert [entry.parent_id for entry in manager.get_children(None)] == [None]
+        waiting = asyncio.ensure_future(manager.append_message(user()))
+        await asyncio.sleep(0)
+        with pytest.raises(Conflict):
+            manager.branch(ids[0])
+        await waiting
 
 
 # Views, switching, closing
