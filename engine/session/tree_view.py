@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
+from treering.engine.json_text import clean
 from treering.engine.session import texts
 from treering.engine.session.entry import Entry
 from treering.engine.session.reads import Reads
@@ -167,10 +168,13 @@ def selection_of(reads: Reads, entry: Entry) -> Selected:
 
 
 def editable_text(entry: Entry) -> str | None:
-    """The text of an entry that is taken back for editing when it is selected; else None."""
+    """The text of an entry that is taken back for editing when it is selected; else None.
+
+    Lone surrogates come out as U+FFFD: no editor could hand them in again.
+    """
     if entry.type == "custom_message":
-        return texts.whole_text(texts.members_of(entry.raw).get("content"))
+        return clean(texts.whole_text(texts.members_of(entry.raw).get("content")))
     if entry.type != "message" or entry.role != "user":
         return None
     message = texts.members_of(entry.raw).get("message")
-    return texts.whole_text(message.get("content") if isinstance(message, dict) else None)
+    return clean(texts.whole_text(message.get("content") if isinstance(message, dict) else None))
