@@ -8,8 +8,8 @@ then what it kept (from ``firstKeptEntryId`` on; nothing, when that is not above
 follows it. Results in one run of tool results stand in the order of the calls, however they ended.
 The newest aggregate of child usage takes the place of a message's own usage; what is stored stays.
 
-Bytes are not reformatted: a message is the slice of its entry, with its numbers as they were spelled
-and members that nobody knows.
+Bytes are not reformatted: a message is the slice of its entry, with its numbers as they were
+spelled and members that nobody knows.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ CHILD_USAGE: Final = "child_usage_attributed"
 THINKING_LEVEL: Final = "off"
 SERVICE_TIER: Final = "default"
 """What holds while nothing on the path says otherwise."""
+
+_CUSTOM_MEMBERS: Final = ("customType", "content", "display", "details")
 
 
 class ContextMessage(NamedTuple):
@@ -94,34 +96,33 @@ def _message(entry: Entry) -> ContextMessage | None:
             return None
         return ContextMessage(raw, text_in(parts(raw), "role"), entry.id, entry.sequence)
     if kind == "custom_message":
-        names = ("customType", "content", "display", "details")
-        return _made(entry, "custom", [(name, found.get(name)) for name in names], found)
+        return _made(entry, "custom", _as_stored(found, *_CUSTOM_MEMBERS), found)
     if kind == "branch_summary" and text_in(found, "summary"):
-        names = ("summary", "fromId")
-        return _made(entry, "branchSummary", [(name, found.get(name)) for name in names], found)
+        return _made(entry, "branchSummary", _as_stored(found, "summary", "fromId"), found)
     return None
+
+
+def _as_stored(found: dict[str, bytes], *names: str) -> list[tuple[str, bytes]]:
+    return [(name, found[name]) for name in names if name in found]
 
 
 def _summary(entry: Entry, retained: int) -> ContextMessage:
     """The message of a compaction; ``retained`` lets a reader show it behind what was kept."""
     found = parts(entry.raw)
-    stated = [
-        ("summary", found.get("summary")),
-        ("tokensBefore", found.get("tokensBefore")),
-        ("retainedMessageCount", b"%d" % retained),
-        ("customInstructions", found.get("customInstructions")),
-    ]
+    stated = _as_stored(found, "summary", "tokensBefore")
+    stated.append(("retainedMessageCount", b"%d" % retained))
+    stated += _as_stored(found, "customInstructions")
     return _made(entry, "compactionSummary", stated, found)
 
 
 def _made(
-    entry: Entry, role: str, stated: list[tuple[str, bytes | None]], found: dict[str, bytes]
+    entry: Entry, role: str, stated: list[tuple[str, bytes]], found: dict[str, bytes]
 ) -> ContextMessage:
     """A message of an entry that holds none: its members as they are stored, and its time."""
     time = timestamp_ms(text_in(found, "timestamp"))
     stated.append(("timestamp", b"null" if time is None else b"%d" % time))
-    told = [b',"%s":%s' % (name.encode(), raw) for name, raw in stated if raw is not None]
-    raw = b'{"role":"%s"%s}' % (role.encode(), b"".join(told))
+    told = b"".join(b',"%s":%s' % (name.encode(), value) for name, value in stated)
+    raw = b'{"role":"%s"%s}' % (role.encode(), told)
     return ContextMessage(raw, role, entry.id, entry.sequence)
 
 
