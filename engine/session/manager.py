@@ -12,16 +12,14 @@ import asyncio
 import os
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from treering.engine.errors import Closed, Conflict, ReadOnly
-from treering.engine.journal.framing import Durability
-from treering.engine.journal.memory_disk import MemoryDisk
-from treering.engine.journal.opening import OpenMode
 from treering.engine.journal.recovery import Report
 from treering.engine.session.admission import EntryInput, admit
 from treering.engine.session.attribution import aggregate_usage as aggregate_of
 from treering.engine.session.entries import SessionHeader
+from treering.engine.session.manager_making import ManagerMaking, opened_source
 from treering.engine.session.manager_parts import (
     Moved,
     Source,
@@ -35,16 +33,13 @@ from treering.engine.session.metadata import read_metadata
 from treering.engine.session.resident import ResidentReads
 from treering.engine.session.session import Session
 from treering.engine.session.verbs import AppendVerbs, branch_summary, child_attribution
-from treering.engine.session.view import SessionView
 from treering.engine.session.write_queue import Job, WriteQueue
-
-_MEMORY_HOME: Final = "/memory"
 
 PersistListener = Callable[[str | None], None]
 """Told the session file after each acknowledged append."""
 
 
-class SessionManager(AppendVerbs[Any], ManagerReads, ResidentReads):
+class SessionManager(AppendVerbs[Any], ManagerReads, ResidentReads, ManagerMaking):
     """One selected session. Make it with a static constructor; ``async with`` closes it."""
 
     def __init__(self, source: Source, *, session_dir: str | None = None) -> None:
@@ -60,71 +55,6 @@ class SessionManager(AppendVerbs[Any], ManagerReads, ResidentReads):
         self._closed: asyncio.Future[None] | None = None
         if isinstance(source.reads, Session):
             self._queue = self._new_queue(source)
-
-    # Making and opening
-
-    @classmethod
-    async def create(
-        cls,
-        cwd: str | None = None,
-        session_dir: str | None = None,
-        *,
-        session_id: str | None = None,
-        parent_session: str | None = None,
-        home_dir: str | None = None,
-        durability: Durability = "full",
-    ) -> Self:
-        """A new session, durable when this returns. Raises as :meth:`Session.create`."""
-
-        def make() -> Source:
-            return Source(
-                Session.create(
-                    cwd,
-                    home_dir=home_dir,
-                    session_dir=session_dir,
-                    session_id=session_id,
-                    parent_session=parent_session,
-                    durability=durability,
-                )
-            )
-
-        return cls(await asyncio.to_thread(make))
-
-    @classmethod
-    async def open(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        mode: OpenMode = "tail",
-        durability: Durability = "full",
-    ) -> Self:
-        """Own an existing session. Raises as :meth:`Session.open`; never creates one."""
-        return cls(await _opened(path, mode, durability))
-
-    @classmethod
-    async def open_read_only(cls, path: str | os.PathLike[str]) -> Self:
-        """A view that owns and changes nothing. Raises as :meth:`SessionView.open`."""
-        return cls(await asyncio.to_thread(lambda: Source(SessionView.open(path))))
-
-    @classmethod
-    async def in_memory(
-        cls,
-        cwd: str | None = None,
-        session_dir: str | None = None,
-        *,
-        session_id: str | None = None,
-    ) -> Self:
-        """A session without a file; the same queue, ids and errors. It ends with the process."""
-
-        def make() -> Source:
-            disk = MemoryDisk()
-            disk.make_folder(_MEMORY_HOME)
-            session = Session.create(
-                cwd, home_dir=_MEMORY_HOME, session_id=session_id, disk=disk, compression=False
-            )
-            return Source(session, in_memory=True)
-
-        return cls(await asyncio.to_thread(make), session_dir=session_dir)
 
     # Switching and ending
 
@@ -167,7 +97,7 @@ class SessionManager(AppendVerbs[Any], ManagerReads, ResidentReads):
             return
         with _Busy(self, "switching"):
             await self._drained()
-            await self._adopt(await _opened(path, "tail", "full"))
+            await self._adopt(await opened_source(path, "tail", "full"))
 
     def _let_go(self) -> Source:
         """Give the source away: this manager is not used any more."""
@@ -456,12 +386,6 @@ class _Busy:
 
 def _nothing(_: Session) -> None:
     """A job that only waits for its turn."""
-
-
-async def _opened(path: str | os.PathLike[str], mode: OpenMode, durability: Durability) -> Source:
-    return await asyncio.to_thread(
-        lambda: Source(Session.open(path, mode=mode, durability=durability))
-    )
 
 
 async def _retire(source: Source, queue: WriteQueue | None) -> None:

@@ -749,3 +749,24 @@ async def test_a_mistake_in_the_writer_is_told_to_who_waits() -> None:
     await queue.end()
     with pytest.raises(Closed):
         await queue.run("work")
+
+
+@on_loop
+async def test_an_import_is_owned_and_a_preview_creates_nothing(tmp_path: Path) -> None:
+    """importRetainedFrom, previewRetainedImport; every entry is marked."""
+    source = tmp_path / "old.jsonl"
+    source.write_text(
+        '{"type":"session","version":3,"id":"old","cwd":"/w"}\n'
+        '{"type":"message","id":"a","parentId":null,"message":{"role":"user","content":"x"}}\n'
+        '{"type":"session_state","id":"b","parentId":"a","state":{"status":"archived"}}\n'
+    )
+    home = str(tmp_path / "home")
+    preview = await SessionManager.preview_retained_import(source, "/new", home_dir=home)
+    assert (preview.prepared_entry_count, os.path.exists(home)) == (2, False)
+    async with await SessionManager.import_retained_from(source, "/new", home_dir=home) as manager:
+        assert (manager.get_cwd(), manager.get_leaf_id()) == ("/new", "b")
+        assert await manager.read_entry_retention("a") == "retained-import"
+        # What the source claimed of its own life is history; this session is a new one.
+        assert manager.get_session_state() is None
+        await manager.append_session_state("archived")
+        assert manager.get_session_state() == "archived"

@@ -1,0 +1,141 @@
+"""The constructors of SessionManager. What takes time runs in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Final, Self
+
+from treering.engine.journal.framing import Durability
+from treering.engine.journal.memory_disk import MemoryDisk
+from treering.engine.journal.opening import OpenMode
+from treering.engine.session.manager_parts import Source
+from treering.engine.session.session import Session
+from treering.engine.session.view import SessionView
+from treering.engine.transfer.importing import ImportPreview, import_session, preview_import
+from treering.engine.transfer.legacy_model import CopyLimits
+
+_MEMORY_HOME: Final = "/memory"
+
+
+class ManagerMaking:
+    """The static half of :class:`~treering.engine.session.manager.SessionManager`."""
+
+    def __init__(self, source: Source, *, session_dir: str | None = None) -> None:
+        raise AssertionError(f"subclasses take {source} and {session_dir}")
+
+    @classmethod
+    async def create(
+        cls,
+        cwd: str | None = None,
+        session_dir: str | None = None,
+        *,
+        session_id: str | None = None,
+        parent_session: str | None = None,
+        home_dir: str | None = None,
+        durability: Durability = "full",
+    ) -> Self:
+        """A new session, durable when this returns. Raises as :meth:`Session.create`."""
+
+        def make() -> Source:
+            return Source(
+                Session.create(
+                    cwd,
+                    home_dir=home_dir,
+                    session_dir=session_dir,
+                    session_id=session_id,
+                    parent_session=parent_session,
+                    durability=durability,
+                )
+            )
+
+        return cls(await asyncio.to_thread(make))
+
+    @classmethod
+    async def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        mode: OpenMode = "tail",
+        durability: Durability = "full",
+    ) -> Self:
+        """Own an existing session. Raises as :meth:`Session.open`; never creates one."""
+        return cls(await opened_source(path, mode, durability))
+
+    @classmethod
+    async def open_read_only(cls, path: str | os.PathLike[str]) -> Self:
+        """A view that owns and changes nothing. Raises as :meth:`SessionView.open`."""
+        return cls(await asyncio.to_thread(lambda: Source(SessionView.open(path))))
+
+    @classmethod
+    async def in_memory(
+        cls,
+        cwd: str | None = None,
+        session_dir: str | None = None,
+        *,
+        session_id: str | None = None,
+    ) -> Self:
+        """A session without a file; the same queue, ids and errors. It ends with the process."""
+
+        def make() -> Source:
+            disk = MemoryDisk()
+            disk.make_folder(_MEMORY_HOME)
+            session = Session.create(
+                cwd, home_dir=_MEMORY_HOME, session_id=session_id, disk=disk, compression=False
+            )
+            return Source(session, in_memory=True)
+
+        return cls(await asyncio.to_thread(make), session_dir=session_dir)
+
+    @classmethod
+    async def import_retained_from(
+        cls,
+        source_path: str | os.PathLike[str],
+        target_cwd: str | None = None,
+        session_dir: str | None = None,
+        limits: CopyLimits | None = CopyLimits(),  # noqa: B008 (immutable)
+        *,
+        home_dir: str | None = None,
+        salvage: bool = False,
+    ) -> Self:
+        """Import a legacy session and own the new one. Raises as :func:`import_session`."""
+        result = await asyncio.to_thread(
+            import_session,
+            source_path,
+            cwd=target_cwd,
+            home_dir=home_dir,
+            session_dir=session_dir,
+            limits=limits,
+            salvage=salvage,
+        )
+        return await cls.open(result.path)
+
+    @staticmethod
+    async def preview_retained_import(
+        source_path: str | os.PathLike[str],
+        target_cwd: str | None = None,
+        session_dir: str | None = None,
+        limits: CopyLimits | None = CopyLimits(),  # noqa: B008 (immutable)
+        *,
+        home_dir: str | None = None,
+        salvage: bool = False,
+    ) -> ImportPreview:
+        """What an import would find; creates nothing. Raises as :func:`preview_import`."""
+        return await asyncio.to_thread(
+            preview_import,
+            source_path,
+            cwd=target_cwd,
+            home_dir=home_dir,
+            session_dir=session_dir,
+            limits=limits,
+            salvage=salvage,
+        )
+
+
+async def opened_source(
+    path: str | os.PathLike[str], mode: OpenMode, durability: Durability
+) -> Source:
+    """An owned session; raises as :meth:`Session.open`."""
+    return await asyncio.to_thread(
+        lambda: Source(Session.open(path, mode=mode, durability=durability))
+    )
