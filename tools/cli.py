@@ -63,6 +63,8 @@ _SESSION: Final = {
     "import": Lazy(
         "treering.tools.import_command:command", "Import sessions; prints the new paths."
     ),
+    "fork": Lazy("treering.tools.copy_commands:fork", "Copy a session into a new one."),
+    "clone": Lazy("treering.tools.copy_commands:clone", "Copy the current branch into a new one."),
     "list": Lazy("treering.tools.show_commands:list_sessions", "List the sessions of the store."),
     "show": Lazy("treering.tools.show_commands:show", "Show the current branch, or one entry."),
     "tree": Lazy("treering.tools.show_commands:tree", "Show the tree of a session."),
