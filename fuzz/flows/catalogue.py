@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from treering.fuzz.explorer import Flow
 from treering.fuzz.flows.failing import failing_flows
+from treering.fuzz.flows.grouped import grouped_flows
 from treering.fuzz.flows.handmade import handmade_flows
 from treering.fuzz.flows.indexed import indexed_flows
 from treering.fuzz.flows.interrupted import interrupted_flow, interrupted_flows
@@ -21,6 +22,7 @@ def single_flows() -> Iterator[Flow]:
     yield from whole_flows()
     yield from handmade_flows()
     yield from failing_flows()
+    yield from grouped_flows()
     yield from indexed_flows()
 
 
