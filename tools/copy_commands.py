@@ -49,16 +49,17 @@ def fork(
 
     store = store_at(home)
     path = resolve(store, sel)
-    place = {"session_dir": store.sessions}
     options = _limits(no_limit)
     entry = at if before is None else before
     if entry is None:
-        _make(lambda: fork_session(path, _folder(cwd), **place, **options), as_json)
+        _make(
+            lambda: fork_session(path, _folder(cwd), session_dir=store.sessions, **options), as_json
+        )
         return
     with _whole(path) as view:
         entry_id = resolve_entry(view, entry)
         prepared = prepare_fork(view, entry_id, "before" if at is None else "at", **options)
-        _make(lambda: prepared.create(_folder(cwd), **place), as_json)
+        _make(lambda: prepared.create(_folder(cwd), session_dir=store.sessions), as_json)
 
 
 @click.command()

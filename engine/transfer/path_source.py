@@ -7,6 +7,7 @@ are in force are noted at once. What the source appends later has no influence.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from treering.engine import environment
@@ -101,7 +102,7 @@ class PathSource:
         if captured is None:
             return
         for start in range(0, captured.depth + 1, _ROWS):
-            yield self._reads.ask(lambda index, start=start: self._page(index, captured, start))
+            yield self._reads.ask(partial(self._page, captured=captured, start=start))
 
     def _page(self, index: SessionIndex, captured: Indexed, start: int) -> list[Indexed]:
         leaf = index.by_sequence(captured.sequence)
@@ -243,6 +244,10 @@ def _fresh_ids(reads: Reads, count: int) -> Iterable[str]:
         if len(found) >= count:
             break
         tried = environment.short_entry_ids(count - len(found))
-        taken = reads.ask(lambda index, tried=tried: index.by_ids(tried))
+        taken = reads.ask(partial(_taken, tried=tried))
         found.update((one, None) for one in tried if one not in taken)
     return [*found, *(environment.long_entry_id() for _ in range(count - len(found)))]
+
+
+def _taken(index: SessionIndex, tried: list[str]) -> dict[str, Indexed]:
+    return index.by_ids(tried)

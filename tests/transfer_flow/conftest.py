@@ -11,7 +11,7 @@ import pytest
 
 from treering.engine.journal import disk
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "session"))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "session")]
 
 
 @pytest.fixture(autouse=True)
