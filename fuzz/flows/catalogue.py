@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from treering.fuzz.explorer import Flow
+from treering.fuzz.flows.copying import copying_flows
 from treering.fuzz.flows.failing import failing_flows
 from treering.fuzz.flows.grouped import grouped_flows
 from treering.fuzz.flows.handmade import handmade_flows
@@ -20,6 +21,7 @@ def single_flows() -> Iterator[Flow]:
     """Everything but the longer sequences and the recoveries."""
     yield from sequences(length_max=1)
     yield from whole_flows()
+    yield from copying_flows()
     yield from handmade_flows()
     yield from failing_flows()
     yield from grouped_flows()
