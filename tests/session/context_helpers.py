@@ -73,7 +73,7 @@ def _js_number(value: float) -> str:
     digits, _, exponent = repr(value).partition("e")
     if not exponent:
         return digits
-    if -7 <= int(exponent) < 0:
+    if -7 < int(exponent) < 0:
         sign, digits = ("-", digits[1:]) if value < 0 else ("", digits)
         return f"{sign}0.{'0' * (-int(exponent) - 1)}{digits.replace('.', '')}"
     return f"{digits}e{int(exponent):+d}"
