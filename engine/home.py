@@ -68,6 +68,11 @@ class Store:
         """Folder of derived files."""
         return os.path.join(os.path.dirname(self.sessions), "session-index")
 
+    @property
+    def trash(self) -> str:
+        """Folder of deleted sessions and their tombstones."""
+        return os.path.join(os.path.dirname(self.sessions), "session-trash")
+
     def journal_path(self, session_id: str) -> str:
         """Where the journal of that session is or will be.
 
@@ -83,6 +88,10 @@ class Store:
     def quarantine_folder(self, session_id: str) -> str:
         """Where bytes go before they are cut, and journals before they are replaced."""
         return os.path.join(self.artifact_folder(session_id), "quarantine")
+
+    def trash_folder(self, session_id: str) -> str:
+        """Where a deleted session lies, whole, and its tombstone."""
+        return os.path.join(self.trash, check_session_id(session_id))
 
     def owner_note(self, session_id: str) -> str:
         """The advisory note that says who owns the session."""

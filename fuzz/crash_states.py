@@ -116,11 +116,12 @@ class CrashPoint:
         return units
 
     def build(self, units: list[Unit], choice: list[int]) -> Image | None:
-        """The image of one choice; None where it would lose a file by a rename."""
+        """The image of one choice; None where a rename would lose a file, or split a folder."""
         chosen = {(unit.node, unit.key): pick for unit, pick in zip(units, choice, strict=True)}
         for rename in self.renames:
             gone = chosen.get(rename.source, 0) >= rename.source_version
-            if gone and chosen.get(rename.target, rename.target_version) < rename.target_version:
+            there = chosen.get(rename.target, rename.target_version) >= rename.target_version
+            if (gone and not there) or (rename.of_folder and there and not gone):
                 return None
         folders = {number: self._names(number, chosen) for number in self.folders}
         files = {number: self._content(number, chosen) for number in self.files}

@@ -21,7 +21,9 @@ class Op(NamedTuple):
 
 FOREVER = 1 << 60
 FAILURES = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-WRITES = frozenset(("pwrite", "truncate", "create", "link", "rename", "unlink", "make_folder"))
+WRITES = frozenset(
+    ("pwrite", "truncate", "create", "link", "rename", "unlink", "make_folder", "remove_folder")
+)
 SYNCS = frozenset(("fsync", "fdatasync", "sync_folder"))
 
 
@@ -141,6 +143,11 @@ class FaultyDisk:
         """See Disk."""
         self.note(Op("make_folder", path))
         self.inner.make_folder(path)
+
+    def remove_folder(self, path: str) -> None:
+        """See Disk."""
+        self.note(Op("remove_folder", path))
+        self.inner.remove_folder(path)
 
     def list_folder(self, path: str) -> list[str]:
         """See Disk."""

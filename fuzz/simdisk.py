@@ -111,6 +111,11 @@ class SimDisk:
         self.volume.add_folder(path)
         self.done(f"mkdir {path}")
 
+    def remove_folder(self, path: str) -> None:
+        """See :class:`~treering.engine.journal.disk.Disk`."""
+        self.volume.remove_folder(path)
+        self.done(f"rmdir {path}")
+
     def list_folder(self, path: str) -> list[str]:
         """See :class:`~treering.engine.journal.disk.Disk`."""
         return sorted(self.volume.folder(path).names)

@@ -2,9 +2,10 @@
 
 Every sector of 512 bytes, every size and every name has a durable state and, since the last
 completed sync of its file or folder, later ones. A crash may keep any of them, each independently
-of the others: writes are lost, kept, torn inside a sector or reordered; names likewise. Two rules
-only are granted: a write changes no byte outside its own range, and a rename never loses the file
-(its old name is gone only where the new one is there).
+of the others: writes are lost, kept, torn inside a sector or reordered; names likewise. Three rules
+only are granted: a write changes no byte outside its own range; a rename never loses the file
+(its old name is gone only where the new one is there); a renamed folder has one of its two names,
+never both or none (no file system that is mounted again shows a folder twice).
 """
 
 from __future__ import annotations
@@ -160,6 +161,8 @@ class Rename:
     source_version: int
     target: tuple[int, str]
     target_version: int
+    of_folder: bool = False
+    """Then, too: where the target is there, the source is gone."""
 
 
 @dataclass
@@ -277,13 +280,31 @@ class Volume:
         folder, name = self.place(path)
         folder.set(name, None)
 
+    def remove_folder(self, path: str) -> None:
+        """Take an empty folder's name away."""
+        self._check_empty(path)
+        folder, name = self.place(path)
+        folder.set(name, None)
+
+    def _check_empty(self, path: str) -> None:
+        if self.folder(path).names:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+
     def rename(self, source: str, target: str) -> None:
-        """Move a file over whatever has the target name."""
+        """Move a file over whatever file has the target name, a folder over an empty one."""
         from_folder, from_name = self.place(source)
         to_folder, to_name = self.place(target)
-        node = self.file(source)
+        node = self.find(source)
         if to_folder.names.get(to_name) == node.number:
             return  # two names of one file: nothing happens, as the system has it
+        of_folder = isinstance(node, FolderNode)
+        if of_folder and f"{target}/".startswith(f"{source}/"):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), target)
+        if to_name in to_folder.names:
+            if of_folder:
+                self._check_empty(target)
+            else:
+                self.file(target)
         target_version = to_folder.set(to_name, node.number)
         source_version = from_folder.set(from_name, None)
         self.renames.append(
@@ -292,29 +313,39 @@ class Volume:
                 source_version,
                 (to_folder.number, to_name),
                 target_version,
+                of_folder,
             )
         )
 
     def sync_folder(self, path: str) -> None:
         """A completed sync of a folder: its names are durable."""
         folder = self.folder(path)
-        for rename in [r for r in self.renames if r.source[0] == folder.number]:
-            if rename.target[0] != folder.number:
-                self._settle_name(rename)
+        for rename in self.renames:
+            here, there = rename.source[0], rename.target[0]
+            if here == there:
+                continue
+            if folder.number == here:
+                self._settle_name(rename.target, rename.target_version)
+            elif folder.number == there and rename.of_folder:
+                self._settle_name(rename.source, rename.source_version)
         self.renames = [r for r in self.renames if folder.number not in (r.source[0], r.target[0])]
         folder.durable = dict(folder.names)
         folder.versions.clear()
 
-    def _settle_name(self, rename: Rename) -> None:
-        """The old name is durably gone, so the new one is durably there."""
-        number, name = rename.target
+    def _settle_name(self, place: tuple[int, str], version: int) -> None:
+        """One side of a rename is durable, so the other one is: the old name gone, the new there,
+        or (of a folder) the other way round.
+        """
+        number, name = place
         folder = self.folders[number]
         known = folder.versions[name]
-        settled = known[rename.target_version - 1]
-        if settled is not None:
+        settled = known[version - 1]
+        if settled is None:
+            folder.durable.pop(name, None)
+        else:
             folder.durable[name] = settled
         # Later versions keep their numbers: the settled one stands in for all before it.
-        known[: rename.target_version - 1] = [settled] * (rename.target_version - 1)
+        known[: version - 1] = [settled] * (version - 1)
 
     def lost(self) -> Image:
         """What the worst crash leaves now: only what is durable."""

@@ -114,15 +114,22 @@ class Disk(Protocol):
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Rename over ``target``."""
+        """Rename a file or folder over ``target``, which may be a file or an empty folder.
+
+        A link is renamed itself, wherever it leads.
+        """
         ...
 
     def unlink(self, path: str) -> None:
-        """Remove a name."""
+        """Remove the name of a file, or a link; IsADirectoryError for a folder."""
         ...
 
     def make_folder(self, path: str) -> None:
         """Create one folder, mode 0700; FileExistsError when the name is taken."""
+        ...
+
+    def remove_folder(self, path: str) -> None:
+        """Remove an empty folder."""
         ...
 
     def list_folder(self, path: str) -> list[str]:
@@ -237,6 +244,10 @@ class LocalDisk:
     def make_folder(self, path: str) -> None:
         """See :class:`Disk`."""
         os.mkdir(path, FOLDER_MODE)
+
+    def remove_folder(self, path: str) -> None:
+        """See :class:`Disk`."""
+        os.rmdir(path)
 
     def list_folder(self, path: str) -> list[str]:
         """See :class:`Disk`."""

@@ -164,10 +164,31 @@ class MemoryDisk:
 
     def rename(self, source: str, target: str) -> None:
         """See :class:`~treering.engine.journal.disk.Disk`."""
+        old, new = os.path.normpath(source), os.path.normpath(target)
         with self._lock:
-            content = self._file(source)
-            del self._names[os.path.normpath(source)]
-            self._names[os.path.normpath(target)] = content
+            content = self._find(old)
+            if old == new:
+                return
+            if new in self._names:
+                if content is None:
+                    self._check_empty(new)
+                else:
+                    self._file(new)
+            else:
+                self._free(new)
+            if content is None:
+                if new.startswith(old + "/"):
+                    raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), target)
+                for name in [name for name in self._names if name.startswith(old + "/")]:
+                    self._names[new + name[len(old) :]] = self._names.pop(name)
+            del self._names[old]
+            self._names[new] = content
+
+    def _check_empty(self, path: str) -> None:
+        if self._find(path) is not None:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        if any(name.startswith(os.path.normpath(path) + "/") for name in self._names):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
 
     def unlink(self, path: str) -> None:
         """See :class:`~treering.engine.journal.disk.Disk`."""
@@ -179,6 +200,12 @@ class MemoryDisk:
         """See :class:`~treering.engine.journal.disk.Disk`."""
         with self._lock:
             self._names[self._free(path)] = None
+
+    def remove_folder(self, path: str) -> None:
+        """See :class:`~treering.engine.journal.disk.Disk`."""
+        with self._lock:
+            self._check_empty(path)
+            del self._names[os.path.normpath(path)]
 
     def list_folder(self, path: str) -> list[str]:
         """See :class:`~treering.engine.journal.disk.Disk`."""
