@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from treering.engine import home
-from treering.engine.errors import Closed, Damaged, InvalidId, ReadOnly, StorageError
+from treering.engine.errors import Closed, Damaged, InvalidId, ReadOnly, StorageError, from_os_error
 from treering.engine.journal.disk import LOCAL_DISK, Disk, File
 from treering.engine.journal.format import salt_of
 from treering.engine.journal.ownership import open_regular
@@ -41,7 +41,10 @@ class SessionView(Reads):
             # The watermark first, then the size: what an owner appends in between must not look
             # lost.
             watermark = _remembered_watermark(path, self._file)
-            size = self._file.stat().size
+            try:
+                size = self._file.stat().size
+            except OSError as error:
+                raise from_os_error(error, "look at the session", path) from error
             self.source = FileBytes(self._file, path, size)
             self.examination = examine_again(self.source, watermark)
             self.report: Report = self.examination.report()

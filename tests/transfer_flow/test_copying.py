@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import threading
@@ -40,6 +41,7 @@ from treering.engine.session.readmission import readmit
 from treering.engine.session.reads import Reads
 from treering.engine.transfer import importing
 from treering.engine.transfer.copying import copy_branch, fork_session, prepare_fork
+from treering.fuzz.faulty_disk import FaultyDisk
 
 HEADER = (
     b'{"type":"session","version":3,"id":"src","timestamp":"2024-12-03T14:00:00.000Z","cwd":"/p"}'
@@ -839,3 +841,40 @@ def test_any_path_of_any_tree(tmp_path_factory: Any, tree: list[Any], data: st.D
 
 def _name(at: int | None) -> str | None:
     return None if at is None else f"e{at}"
+
+
+# Failing calls
+
+
+@pytest.mark.parametrize("how", ["fork", "view"])
+def test_every_call_that_fails_is_told_by_a_typed_error(tmp_path: Path, how: str) -> None:
+    """An error at each call of the reading and the writing; never a copy that is there in part."""
+    with sample(tmp_path) as session:
+        path = session.path
+
+    def copy(disk: FaultyDisk) -> str:
+        if how == "fork":
+            return fork_session(path, "/t", home_dir=store(tmp_path), disk=disk).path
+        with SessionView.open(path, disk=disk) as view:
+            return copy_branch(view, "c", home_dir=store(tmp_path), disk=disk).path
+
+    counting = FaultyDisk()
+    whole = copied_path(copy(counting))
+    refused = 0
+    for at in range(1, len(counting.log) + 1):
+        faulty = FaultyDisk()
+        faulty.fail(None, at=at, error=errno.EIO)
+        try:
+            found = copied_path(copy(faulty))
+        except TreeringError:
+            refused += 1
+        else:
+            assert found == whole
+    assert refused > len(counting.log) // 2
+    for left in Path(store(tmp_path), "sessions").glob("*.jsonl"):
+        assert str(left) == path or copied_path(str(left)) == whole
+
+
+def copied_path(path: str) -> list[bytes]:
+    with SessionView.open(path) as view:
+        return [entry.raw for entry in view.branch()]
