@@ -17,7 +17,7 @@ from session_helpers import custom, new, user
 
 from treering.engine import Closed, LimitExceeded, NotFound, Session, SessionView
 from treering.engine.session.context import build_session_context
-from treering.engine.session.context_rules import ContextModel, SessionContext
+from treering.engine.session.context_rules import ContextModel, SessionContext, parts
 from treering.engine.session.context_usage import (
     ContextUsage,
     build_context_usage,
@@ -537,6 +537,11 @@ def test_a_long_path_comes_in_pages(session: Session) -> None:
     assert texts(at(session)) == ["so far", *map(str, range(100, 3000))]
 
 
+def test_members_of_what_is_no_object() -> None:
+    for raw in (b"5", b"[]", b"", b"null", b"[" * 200):
+        assert parts(raw) == {}
+
+
 # Usage
 
 
@@ -572,8 +577,8 @@ def test_context_usage_behind_a_compaction(session: Session) -> None:
 
 def test_context_usage_without_a_total(session: Session) -> None:
     """Its parts are added; what is no count is nothing; what children used is no part of it."""
-    parts = {"input": 1, "output": 20, "cacheRead": 300, "cacheWrite": 4000, "cost": {"total": 9}}
-    session.append_many([answer("a", "1", usage=parts), attribution("1", 10**6, "2")])
+    usage = {"input": 1, "output": 20, "cacheRead": 300, "cacheWrite": 4000, "cost": {"total": 9}}
+    session.append_many([answer("a", "1", usage=usage), attribution("1", 10**6, "2")])
     at(session)
     found = read_context_usage(session)
     assert found is not None
