@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from msgspec import UNSET, UnsetType
+
 from treering.engine.errors import Closed, Damaged, Invalid, LimitExceeded, NotFound
 from treering.engine.journal.format import ENVELOPE_BYTES
 from treering.engine.limits import COMPLETE_READ_BYTES, COMPLETE_READ_ENTRIES, PAGE_ENTRIES
+from treering.engine.session.context_rules import SessionContext
 from treering.engine.session.entry import Entry, Retention
 from treering.engine.session.reads import Reads
 from treering.index import Entry as Indexed
@@ -39,6 +42,7 @@ class ReadLimits(NamedTuple):
 
 
 DEFAULT_LIMITS = ReadLimits()
+NO_LIMITS = ReadLimits(None, None)
 
 
 class SourceRef(NamedTuple):
@@ -146,6 +150,22 @@ class Capture:
         ):
             yield from page
             before = page[-1].sequence
+
+    @property
+    def reads(self) -> Reads:
+        """The session or view itself, for what does not depend on later appends."""
+        return self._asked()
+
+    def context(
+        self, leaf_id: str | None | UnsetType, max_entries: int | None, max_bytes: int | None
+    ) -> SessionContext:
+        """The model context at the captured position, or at an entry."""
+        leaf = self.source.leaf_id if leaf_id is UNSET else leaf_id
+        if leaf is not None and self._row(leaf) is None:
+            raise self._missing(leaf)
+        return self._asked().read_session_context(
+            leaf, max_entries=max_entries, max_source_bytes=max_bytes
+        )
 
     # Whole histories
 

@@ -19,7 +19,8 @@ from treering.engine.journal.recovery import Report
 from treering.engine.session.admission import EntryInput, admit
 from treering.engine.session.attribution import aggregate_usage as aggregate_of
 from treering.engine.session.entries import SessionHeader
-from treering.engine.session.manager_making import ManagerMaking, opened_source
+from treering.engine.session.manager_branches import ManagerBranches
+from treering.engine.session.manager_making import opened_source
 from treering.engine.session.manager_parts import (
     Moved,
     Source,
@@ -32,14 +33,14 @@ from treering.engine.session.manager_reads import ManagerReads
 from treering.engine.session.metadata import read_metadata
 from treering.engine.session.resident import ResidentReads
 from treering.engine.session.session import Session
-from treering.engine.session.verbs import AppendVerbs, branch_summary, child_attribution
+from treering.engine.session.verbs import AppendVerbs, child_attribution
 from treering.engine.session.write_queue import Job, WriteQueue
 
 PersistListener = Callable[[str | None], None]
 """Told the session file after each acknowledged append."""
 
 
-class SessionManager(AppendVerbs[Any], ManagerReads, ResidentReads, ManagerMaking):
+class SessionManager(AppendVerbs[Any], ManagerBranches, ManagerReads, ResidentReads):
     """One selected session. Make it with a static constructor; ``async with`` closes it."""
 
     def __init__(self, source: Source, *, session_dir: str | None = None) -> None:
@@ -186,7 +187,7 @@ class SessionManager(AppendVerbs[Any], ManagerReads, ResidentReads, ManagerMakin
         count = note_answers(source, jobs)
         if not count:
             return
-        path = self._session_file_of(source)
+        path = source.file
         for listener in list(self._listeners) * count:
             try:
                 listener(path)
@@ -240,39 +241,6 @@ class SessionManager(AppendVerbs[Any], ManagerReads, ResidentReads, ManagerMakin
         found: tuple[str, Any] = await self._do(work)
         return found
 
-    async def branch_to(self, entry_id: str | None) -> None:
-        """Move the position, durably, behind everything queued before. None: before any entry.
-
-        Raises:
-            NotFound: no entry has that id; the position stays.
-        """
-
-        def work(session: Session) -> Moved:
-            session.branch_to(entry_id)
-            return moved(session, None)
-
-        await self._do(work)
-
-    async def branch_with_summary(
-        self,
-        entry_id: str | None,
-        summary: str,
-        details: Any = None,
-        *,
-        from_hook: bool | None = None,
-        usage: Any = None,
-    ) -> str:
-        """See :meth:`Session.branch_with_summary`."""
-        admitted = branch_summary(entry_id, summary, details, from_hook=from_hook, usage=usage)
-        admit(admitted)
-
-        def work(session: Session) -> Moved:
-            added = session.append(admitted)
-            return moved(session, added, session.read(added).raw)
-
-        found: str = await self._do(work)
-        return found
-
     def on_persist(self, listener: PersistListener) -> Callable[[], None]:
         """Call ``listener`` with the session file after each acknowledged append.
 
@@ -316,7 +284,7 @@ class SessionManager(AppendVerbs[Any], ManagerReads, ResidentReads, ManagerMakin
 
     def get_session_file(self) -> str | None:
         """The journal; None in memory."""
-        return self._session_file_of(self._source)
+        return self._source.file
 
     def get_session_dir(self) -> str | None:
         """The folder of the journal; in memory the one that was named, if any."""

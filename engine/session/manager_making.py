@@ -12,6 +12,7 @@ from treering.engine.journal.opening import OpenMode
 from treering.engine.session.manager_parts import Source
 from treering.engine.session.session import Session
 from treering.engine.session.view import SessionView
+from treering.engine.transfer.copying import fork_session
 from treering.engine.transfer.importing import ImportPreview, import_session, preview_import
 from treering.engine.transfer.legacy_model import CopyLimits
 
@@ -107,6 +108,27 @@ class ManagerMaking:
             session_dir=session_dir,
             limits=limits,
             salvage=salvage,
+        )
+        return await cls.open(result.path)
+
+    @classmethod
+    async def fork_from(
+        cls,
+        source_path: str | os.PathLike[str],
+        target_cwd: str | None = None,
+        session_dir: str | None = None,
+        limits: CopyLimits | None = CopyLimits(),  # noqa: B008 (immutable)
+        *,
+        home_dir: str | None = None,
+    ) -> Self:
+        """Copy a whole session and own the new one. Raises as :func:`fork_session`."""
+        result = await asyncio.to_thread(
+            fork_session,
+            source_path,
+            target_cwd,
+            home_dir=home_dir,
+            session_dir=session_dir,
+            limits=limits,
         )
         return await cls.open(result.path)
 

@@ -32,6 +32,11 @@ class Source:
         self._free = asyncio.Event()
         self._free.set()
 
+    @property
+    def file(self) -> str | None:
+        """The journal; None in memory."""
+        return None if self.in_memory else self.reads.path
+
     def read_path(self) -> None:
         """Read anew what depends on the position."""
         read_path_metadata(self.reads, self.metadata)

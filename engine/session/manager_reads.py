@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from msgspec import UNSET, UnsetType
+
 from treering.engine.session.capture import (
     DEFAULT_LIMITS,
     PAGE_MAX,
@@ -16,10 +18,12 @@ from treering.engine.session.capture import (
     ReadLimits,
     SourceRef,
 )
+from treering.engine.session.context_rules import SessionContext
+from treering.engine.session.context_usage import ContextUsage, read_context_usage
 from treering.engine.session.entry import Entry, Retention
 from treering.engine.session.manager_parts import Source, Threads
 from treering.engine.session.reads import Reads
-from treering.engine.session.resident import CURRENT
+from treering.engine.session.tree import Tree, TreeNode, build_tree
 
 _Answer = TypeVar("_Answer")
 
@@ -51,10 +55,10 @@ class CapturedHistory:
         return await self._run(self._capture.search, text, limit)
 
     async def parent_path(
-        self, entry_id: Any = CURRENT, limits: ReadLimits = DEFAULT_LIMITS
+        self, entry_id: str | None | UnsetType = UNSET, limits: ReadLimits = DEFAULT_LIMITS
     ) -> Any:
         """The whole path to an entry (the captured position, if none is named)."""
-        leaf = self.source.leaf_id if entry_id is CURRENT else entry_id
+        leaf = self.source.leaf_id if entry_id is UNSET else entry_id
         return await self._run(self._capture.branch, leaf, limits)
 
     async def materialize(self, limits: ReadLimits) -> Materialized:
@@ -86,9 +90,6 @@ class ManagerReads:
         """The source that is selected now."""
         raise AssertionError("subclasses answer")
 
-    def _session_file_of(self, source: Source) -> str | None:
-        return None if source.in_memory else source.reads.path
-
     @asynccontextmanager
     async def _captured(self) -> AsyncIterator[Capture]:
         """The selected source as it is now, pinned while it is used."""
@@ -105,7 +106,7 @@ class ManagerReads:
 
     def _capture(self, source: Source) -> Capture:
         reads = source.reads
-        return Capture(reads, session_file=self._session_file_of(source), session_id=reads.id)
+        return Capture(reads, session_file=source.file, session_id=reads.id)
 
     async def _ask(self, question: Callable[[Capture], _Answer]) -> _Answer:
         async with self._captured() as capture:
@@ -157,7 +158,7 @@ class ManagerReads:
         return await self._ask(lambda capture: capture.entries(limits))
 
     async def read_branch(
-        self, from_id: Any = CURRENT, limits: ReadLimits = DEFAULT_LIMITS
+        self, from_id: str | None | UnsetType = UNSET, limits: ReadLimits = DEFAULT_LIMITS
     ) -> list[Entry]:
         """The whole path from the root to an entry (the current position, if none is named).
 
@@ -169,7 +170,7 @@ class ManagerReads:
         """
         return await self._ask(
             lambda capture: capture.branch(
-                capture.source.leaf_id if from_id is CURRENT else from_id, limits
+                capture.source.leaf_id if from_id is UNSET else from_id, limits
             )
         )
 
@@ -179,6 +180,47 @@ class ManagerReads:
         """Several paths of one capture; what they share counts once and is the same object."""
         wanted = list(leaf_ids)
         return await self._ask(lambda capture: capture.branches(wanted, limits))
+
+    async def read_tree(self, limits: ReadLimits = DEFAULT_LIMITS) -> Tree[Entry]:
+        """The complete tree. Raises as :func:`build_tree`."""
+
+        def answer(capture: Capture) -> Tree[Entry]:
+            leaf_id = capture.source.leaf_id
+            return build_tree(capture.reads, up_to=capture.last, leaf_id=leaf_id, limits=limits)
+
+        return await self._ask(answer)
+
+    async def read_flat_tree(self, limits: ReadLimits = DEFAULT_LIMITS) -> list[TreeNode[Entry]]:
+        """The nodes of the complete tree in journal order."""
+        return (await self.read_tree(limits)).flat()
+
+    async def read_session_context(
+        self,
+        leaf_id: str | None | UnsetType = UNSET,
+        *,
+        max_entries: int | None = None,
+        max_source_bytes: int | None = None,
+    ) -> SessionContext:
+        """What the model is given at the current position, or at an entry.
+
+        Reads only what it shows. See :meth:`Reads.read_session_context`.
+        """
+        return await self._ask(
+            lambda capture: capture.context(leaf_id, max_entries, max_source_bytes)
+        )
+
+    async def read_context_usage(
+        self, leaf_id: str | None | UnsetType = UNSET
+    ) -> ContextUsage | None:
+        """Tokens of the context at the current position; None is unknown.
+
+        It is unknown behind a compaction until the next answer. See :func:`read_context_usage`.
+        """
+        return await self._ask(
+            lambda capture: read_context_usage(
+                capture.reads, capture.source.leaf_id if leaf_id is UNSET else leaf_id
+            )
+        )
 
     async def materialize_branch_history(self, limits: ReadLimits) -> Materialized:
         """The current branch as a whole."""

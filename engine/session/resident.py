@@ -6,17 +6,17 @@ names the call to await instead.
 
 from __future__ import annotations
 
-from typing import Any
+from msgspec import UNSET, UnsetType
 
 from treering.engine.errors import Conflict, ReadOnly, Unsupported
+from treering.engine.session.capture import NO_LIMITS
+from treering.engine.session.context_rules import SessionContext
 from treering.engine.session.entry import Entry, Retention
 from treering.engine.session.manager_parts import Source
 from treering.engine.session.reads import Reads
 from treering.engine.session.session import Session
+from treering.engine.session.tree import Tree, TreeNode, build_tree
 from treering.engine.session.write_queue import WriteQueue
-
-CURRENT: Any = object()
-"""Stands for the current position where None means the position before any entry."""
 
 
 class ResidentReads:
@@ -53,14 +53,14 @@ class ResidentReads:
         """All entries in journal order, without the header."""
         return list(self._resident("read_entries()").iter_entries())
 
-    def get_branch(self, from_id: Any = CURRENT) -> list[Entry]:
+    def get_branch(self, from_id: str | None | UnsetType = UNSET) -> list[Entry]:
         """The path to an entry, from the root or from where its parents are lost; [] for None.
 
         Raises:
             NotFound: no such entry.
         """
         reads = self._resident("read_branch()")
-        leaf_id = self._selected().leaf_id if from_id is CURRENT else from_id
+        leaf_id = self._selected().leaf_id if from_id is UNSET else from_id
         return [] if leaf_id is None else list(reads.iter_branch(leaf_id))
 
     def get_children(self, entry_id: str | None) -> list[Entry]:
@@ -70,6 +70,22 @@ class ResidentReads:
         while page := reads.children(entry_id, after=found[-1].sequence if found else 0):
             found += page
         return found
+
+    def get_tree(self) -> Tree[Entry]:
+        """The complete tree."""
+        return build_tree(
+            self._resident("read_tree()"), leaf_id=self._selected().leaf_id, limits=NO_LIMITS
+        )
+
+    def get_flat_tree(self) -> list[TreeNode[Entry]]:
+        """The nodes of the tree in journal order."""
+        return self.get_tree().flat()
+
+    def build_session_context(self, leaf_id: str | None | UnsetType = UNSET) -> SessionContext:
+        """The model context at the current position, or at an entry."""
+        reads = self._resident("read_session_context()")
+        leaf = self._selected().leaf_id if leaf_id is UNSET else leaf_id
+        return reads.read_session_context(leaf)
 
     def get_label(self, entry_id: str) -> str | None:
         """The label that an entry has; None also for an unknown one."""

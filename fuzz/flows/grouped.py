@@ -21,9 +21,9 @@ def _group(world: World) -> None:
     """Three entries and one that is refused alone; an error that all share is raised."""
     session, raws = world.owned(), [world.fresh("g" * 120) for _ in range(3)]
     session.has("nobody")  # the index is up: what fails from here on fails for all of them
-    stray = {"type": "label", "targetId": "nobody", "label": "L"}
+    stray: dict[str, Any] = {"type": "label", "targetId": "nobody", "label": "L"}
     with world.attempting(*raws):
-        answers = append_group(session, [admit(raw) for raw in [*raws[:2], stray, raws[2]]])
+        answers = append_group(session, [*map(admit, raws[:2]), admit(stray), admit(raws[2])])
         refused = answers.pop(2)
         if not isinstance(refused, (NotFound, StorageFull, OutcomeUnknown)):
             raise Broken(f"a label of nobody got the answer {refused!r}")

@@ -1,0 +1,234 @@
+"""What a SessionManager does with branches: moving in the tree, and copies of paths."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Self
+
+from msgspec import UNSET, UnsetType
+
+from treering.engine.errors import Conflict, Invalid
+from treering.engine.session.manager_making import ManagerMaking
+from treering.engine.session.manager_parts import Moved, Source, Threads, moved
+from treering.engine.session.navigation import (
+    NO_OPTIONS,
+    Navigation,
+    NavigationOptions,
+    navigate,
+)
+from treering.engine.session.session import Session
+from treering.engine.session.verbs import branch_summary
+from treering.engine.transfer.copying import (
+    CopyResult,
+    ForkPosition,
+    PreparedFork,
+    copy_branch,
+    prepare_fork,
+)
+from treering.engine.transfer.legacy_model import CopyLimits
+
+
+class ManagerBranches(ManagerMaking):
+    """Half of :class:`~treering.engine.session.manager.SessionManager`."""
+
+    _threads: Threads
+
+    def _selected(self) -> Source:
+        """The source that is selected now."""
+        raise AssertionError("subclasses answer")
+
+    async def _do(self, work: Callable[[Session], Any]) -> Any:
+        raise AssertionError(f"subclasses do {work}")
+
+    async def append_label_change(self, target_id: str, label: str | None) -> str:
+        """Label an entry."""
+        raise AssertionError(f"subclasses label {target_id} {label}")
+
+    async def set_session_file(self, path: str | os.PathLike[str]) -> None:
+        """Select another session."""
+        raise AssertionError(f"subclasses select {path}")
+
+    async def flush_now(self) -> None:
+        """Wait for everything that was queued."""
+        raise AssertionError("subclasses wait")
+
+    # Moving
+
+    async def branch_to(self, entry_id: str | None) -> None:
+        """Move the position, durably, behind everything queued before. None: before any entry.
+
+        Raises:
+            NotFound: no entry has that id; the position stays.
+        """
+        await self._branch_to(entry_id, UNSET)
+
+    async def _branch_to(self, entry_id: str | None, expected_leaf: str | None | UnsetType) -> None:
+        def work(session: Session) -> Moved:
+            _check_leaf(session, expected_leaf)
+            session.branch_to(entry_id)
+            return moved(session, None)
+
+        await self._do(work)
+
+    async def branch_with_summary(
+        self,
+        entry_id: str | None,
+        summary: str,
+        details: Any = None,
+        *,
+        from_hook: bool | None = None,
+        usage: Any = None,
+        expected_leaf: str | None | UnsetType = UNSET,
+    ) -> str:
+        """See :meth:`Session.branch_with_summary`.
+
+        Raises:
+            Conflict: the position is not ``expected_leaf`` when the entry has its turn.
+        """
+        entry = branch_summary(entry_id, summary, details, from_hook=from_hook, usage=usage)
+
+        def work(session: Session) -> Moved:
+            _check_leaf(session, expected_leaf)
+            added = session.append(entry)
+            return moved(session, added, session.read(added).raw)
+
+        found: str = await self._do(work)
+        return found
+
+    async def navigate_tree(
+        self, target_id: str, options: NavigationOptions = NO_OPTIONS
+    ) -> Navigation:
+        """Go to an entry, with a summary of the branch that is left if it is asked for.
+
+        The summary is made by ``options.summariser``, a callable of the caller's. Raises as
+        :func:`navigate`; then nothing was written.
+        """
+        source = self._selected()
+        source.pin()
+        try:
+            return await navigate(
+                source.reads, _Moves(self), target_id, options, run=self._threads.run
+            )
+        finally:
+            source.unpin()
+
+    # Copies
+
+    async def create_branched_session(
+        self,
+        leaf_id: str,
+        limits: CopyLimits | None = CopyLimits(),  # noqa: B008 (immutable)
+    ) -> str | None:
+        """Copy the path to an entry into a new session, select that, and return its file.
+
+        Raises as :func:`copy_branch`; then the old session stays selected.
+        """
+        copy = await self._copied(leaf_id, limits)
+        await self.set_session_file(copy.path)
+        return copy.path
+
+    async def fork_branch(
+        self,
+        leaf_id: str | None,
+        *,
+        session_dir: str | None = None,
+        rlm_depth: int | None = None,
+        limits: CopyLimits | None = CopyLimits(),  # noqa: B008 (immutable)
+    ) -> Self:
+        """Copy the path to an entry into a new session and own that; this one stays selected."""
+        copy = await self._copied(leaf_id, limits, session_dir=session_dir, rlm_depth=rlm_depth)
+        return await self.open(copy.path)
+
+    async def clone(
+        self,
+        limits: CopyLimits | None = CopyLimits(),  # noqa: B008 (immutable)
+    ) -> Self:
+        """Copy the current branch into a new session and own that; this one stays selected.
+
+        Raises:
+            Invalid: there is nothing to clone yet.
+        """
+        leaf_id = self._selected().leaf_id
+        if leaf_id is None:
+            raise Invalid("there is nothing to clone yet", path=self._selected().reads.path)
+        return await self.fork_branch(leaf_id, limits=limits)
+
+    async def prepare_fork(
+        self,
+        entry_id: str,
+        position: ForkPosition = "before",
+        limits: CopyLimits | None = CopyLimits(),  # noqa: B008 (immutable)
+    ) -> PreparedFork:
+        """Capture now what a fork at an entry copies; its ``create`` blocks: use a thread.
+
+        Raises as :func:`prepare_fork`.
+        """
+        await self.flush_now()
+        source = self._selected()
+        file = source.file
+        found: PreparedFork = await self._threads.run(
+            lambda: prepare_fork(source.reads, entry_id, position, limits=limits, session_file=file)
+        )
+        return found
+
+    async def _copied(
+        self, leaf_id: str | None, limits: CopyLimits | None, **more: Any
+    ) -> CopyResult:
+        await self.flush_now()
+        source = self._selected()
+        file = source.file
+        if source.in_memory and more.get("session_dir") is None:
+            raise Invalid(
+                "a session in memory has no folder that a copy could be in",
+                next_step="name a session_dir (fork_branch)",
+            )
+        source.pin()
+        try:
+            found: CopyResult = await self._threads.run(
+                lambda: copy_branch(source.reads, leaf_id, limits=limits, session_file=file, **more)
+            )
+            return found
+        finally:
+            source.unpin()
+
+
+class _Moves:
+    """The manager as :func:`navigate` sees it."""
+
+    def __init__(self, manager: ManagerBranches) -> None:
+        self._manager = manager
+
+    async def leaf_id(self) -> str | None:
+        await self._manager.flush_now()
+        return self._manager._selected().leaf_id
+
+    async def branch_to(self, entry_id: str | None, *, expected_leaf: str | None) -> None:
+        await self._manager._branch_to(entry_id, expected_leaf)
+
+    async def branch_with_summary(
+        self,
+        entry_id: str | None,
+        summary: str,
+        *,
+        details: Any,
+        from_hook: bool | None,
+        usage: Any,
+        expected_leaf: str | None,
+    ) -> str:
+        return await self._manager.branch_with_summary(
+            entry_id,
+            summary,
+            details,
+            from_hook=from_hook,
+            usage=usage,
+            expected_leaf=expected_leaf,
+        )
+
+    async def set_label(self, entry_id: str, label: str) -> str:
+        return await self._manager.append_label_change(entry_id, label)
+
+
+def _check_leaf(session: Session, expected: str | None | UnsetType) -> None:
+    if expected is not UNSET and session.leaf_id != expected:
+        raise Conflict("the session changed during navigation", path=session.path)
