@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import threading
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from manager_helpers import Gate, Make, assistant, on_loop, user
 
 from treering.engine import (
     Closed,
@@ -27,18 +26,6 @@ from treering.engine.session.capture import ReadLimits
 from treering.engine.session.manager import SessionManager
 from treering.engine.session.write_queue import WriteQueue
 
-Make = Callable[[], Awaitable[SessionManager]]
-
-
-def on_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run a test on an event loop of its own."""
-
-    @functools.wraps(test)
-    def run(*arguments: Any, **named: Any) -> None:
-        asyncio.run(test(*arguments, **named))
-
-    return run
-
 
 @pytest.fixture(params=["file", "memory"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
@@ -46,37 +33,6 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     if request.param == "memory":
         return lambda: SessionManager.in_memory("/w")
     return lambda: SessionManager.create("/w", home_dir=str(tmp_path / "home"))
-
-
-def user(text: str = "hi") -> dict[str, Any]:
-    return {"role": "user", "content": text, "timestamp": 1}
-
-
-def assistant(text: str = "yes", **more: Any) -> dict[str, Any]:
-    content = [{"type": "text", "text": text}]
-    return {"role": "assistant", "content": content, "provider": "p", "model": "m"} | more
-
-
-class Gate:
-    """Holds the writer's thread until it is opened."""
-
-    def __init__(self, manager: SessionManager) -> None:
-        self._open = threading.Event()
-        self.entered = threading.Event()
-        self._job = asyncio.ensure_future(manager._do(self._wait))
-
-    def _wait(self, _: Session) -> None:
-        self.entered.set()
-        self._open.wait()
-
-    async def closed(self) -> Gate:
-        """Once the thread stands here."""
-        await asyncio.to_thread(self.entered.wait)
-        return self
-
-    async def open(self) -> None:
-        self._open.set()
-        await self._job
 
 
 # Appending
