@@ -409,7 +409,7 @@ def _self_proven_id(source: Bytes, offset: int, budget: HashBudget) -> bytes | N
 
 def _describe_foreign(start: bytes) -> str:
     if not start.strip(b"\0"):
-        return "it holds only zero bytes"
+        return "it begins with zero bytes"
     if start.startswith(b'{"journalFrame":'):
         return "it is a journal of JSON frames"
     if start.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b"{"):

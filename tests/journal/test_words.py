@@ -17,7 +17,7 @@ PATH = "memory/s1.jsonl"
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (bytes(64), "it holds only zero bytes"),
+        (bytes(64), "it begins with zero bytes"),
         (b'{"journalFrame":1,"x":2}\n', "it is a journal of JSON frames"),
         (
             b'{"type":"session"}\n',
