@@ -43,6 +43,23 @@ def current(folder: str, session_id: str) -> str | None:
     return os.path.join(folder, f"{session_id}.{max(numbers)}{SUFFIX}") if numbers else None
 
 
+def all_current(folder: str) -> dict[str, str]:
+    """Session id to path of the highest generation, for every session that has an index.
+
+    One look at the folder: asking :func:`current` for each of many sessions reads it each time.
+    """
+    highest: dict[str, int] = {}
+    for name in _listed(folder):
+        match = _TAIL.search(name)
+        if match is not None and match[2] is None and match[3] is None:
+            session_id = name[: match.start()]
+            highest[session_id] = max(highest.get(session_id, 0), int(match[1]))
+    return {
+        session_id: os.path.join(folder, f"{session_id}.{number}{SUFFIX}")
+        for session_id, number in highest.items()
+    }
+
+
 def next_path(folder: str, session_id: str) -> str:
     """A free path for the next generation, for ``SessionIndex.open(..., create=True)``."""
     return os.path.join(folder, f"{session_id}.{_next_number(folder, session_id)}{SUFFIX}")
@@ -164,19 +181,22 @@ def _matches(pattern: re.Pattern[str], name: str, session_id: str) -> re.Match[s
 
 def _members(folder: str, session_id: str) -> list[tuple[int, str, str]]:
     """(generation, "live" | "sidecar" | number of the bad set, name) of all files of a session."""
-    try:
-        names = os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):  # no folder, no index
-        return []
-    except OSError as error:
-        raise translate(folder, error) from error
     members = []
-    for name in names:
+    for name in _listed(folder):
         match = _matches(_TAIL, name, session_id)
         if match is not None:
             kind = match[2][5:] if match[2] else "sidecar" if match[3] else "live"
             members.append((int(match[1]), kind, name))
     return members
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):  # no folder, no index
+        return []
+    except OSError as error:
+        raise translate(folder, error) from error
 
 
 def _next_number(folder: str, session_id: str) -> int:

@@ -78,7 +78,8 @@ def _say_empty(store: Store) -> None:
 
 
 def _chosen(store: Store, selectors: tuple[str, ...], *, everything: bool) -> list[str]:
-    from treering.tools.resolving import path_in, resolve, session_names
+    from treering.engine.session.listing import path_in, session_names
+    from treering.tools.resolving import resolve
 
     if selectors and everything:
         raise click.UsageError("name sessions, or use --all, not both")

@@ -98,11 +98,12 @@ class _Tour:
             say(escape(result.path))
 
     def _list(self) -> None:
-        from treering.tools.listing import cells_of, newest_first, rows_of
+        from treering.engine.session.listing import list_sessions
+        from treering.tools.listing import cells_of
         from treering.tools.output import table
 
         self._step("session list", "every session of the store, newest activity first")
-        rows = newest_first(list(rows_of(self.store)))
+        rows = list_sessions(self.store)
         head = ("id", "last activity", "messages", "name or first message", "cwd")
         table(head, [cells_of(row) for row in rows], (36, 16, 8, 0, 30))
         _require([row.path for row in rows] == self.paths, "both sessions are listed")

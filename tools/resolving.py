@@ -1,8 +1,9 @@
 """From what a person types to one session, or one entry.
 
-A selector is a path (it contains a separator, or ends in ``.jsonl``), an exact id, or the
-beginning of exactly one id. A file name is only ever taken from the folder's own listing, so no
-selector can lead out of the store by accident.
+A selector is a path (it contains a separator, or ends in ``.jsonl``), an exact id, the beginning or
+the end of one id, or where no id fits, the name of one session. Of several that fit, the one of the
+current working directory is meant. A file name is only ever taken from the folder's own listing, so
+no selector can lead out of the store by accident.
 """
 
 from __future__ import annotations
@@ -10,36 +11,16 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from treering.engine.errors import Ambiguous, Invalid, NotFound, from_os_error
+from treering.engine.errors import Ambiguous, Invalid, NotFound, TreeringError, from_os_error
 from treering.engine.home import JOURNAL_SUFFIX, Store
+from treering.engine.session.listing import Folder, is_of, iter_sessions, path_in, session_names
 from treering.engine.session.reads import Reads
 from treering.tools.viewing import all_rows
 
 CANDIDATES_SHOWN: Final = 8
 
-
-def session_names(store: Store) -> list[str]:
-    """Ids that files of the store state by their names, sorted; whatever those files are.
-
-    Raises:
-        StorageError: the folder is there and cannot be listed.
-    """
-    try:
-        names = os.listdir(store.sessions)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise from_os_error(error, "list the sessions", store.sessions) from error
-    return sorted(
-        name.removesuffix(JOURNAL_SUFFIX)
-        for name in names
-        if name.endswith(JOURNAL_SUFFIX) and not name.startswith(".")
-    )
-
-
-def path_in(store: Store, name: str) -> str:
-    """The path of a listed name (it need not be an id that we would give)."""
-    return os.path.join(store.sessions, name + JOURNAL_SUFFIX)
+MISTYPED_CHARS_MIN: Final = 4
+"""Shorter selectors are near to too much."""
 
 
 def resolve(store: Store, selector: str) -> str:
@@ -47,7 +28,7 @@ def resolve(store: Store, selector: str) -> str:
 
     Raises:
         Invalid: nothing can be named like this.
-        NotFound: there is none; says how to list them.
+        NotFound: there is none; says how to list them, or which id may be meant.
         Ambiguous: several; lists them.
     """
     if not selector or "\0" in selector:
@@ -57,7 +38,12 @@ def resolve(store: Store, selector: str) -> str:
     names = session_names(store)
     if selector in names:
         return path_in(store, selector)
-    fitting = [name for name in names if name.startswith(selector)]
+    fitting = [name for name in names if name.startswith(selector) or name.endswith(selector)]
+    if not fitting:
+        # Reading all sessions takes longer than their names do, so it comes last.
+        fitting = [info.id for info in iter_sessions(store) if info.name == selector]
+    if len(fitting) > 1:
+        fitting = _of_this_folder(store, fitting) or fitting
     if len(fitting) == 1:
         return path_in(store, fitting[0])
     if fitting:
@@ -66,10 +52,57 @@ def resolve(store: Store, selector: str) -> str:
             candidates=tuple(fitting),
             next_step="type more of the id",
         )
+    closest = closest_id(selector, names)
+    meant = "" if closest is None else f"did you mean {closest!r}? "
     raise NotFound(
         f"no session {selector!r} in {store.sessions}",
-        next_step="`treering session list` shows what is there",
+        next_step=f"{meant}`treering session list` shows what is there",
     )
+
+
+def this_folder() -> str:
+    """The current working directory.
+
+    Raises:
+        NotFound, StorageError: it was removed, or cannot be told.
+    """
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise from_os_error(error, "tell the current folder", os.curdir) from error
+
+
+def _of_this_folder(store: Store, names: list[str]) -> list[str]:
+    try:
+        here = Folder(this_folder())
+    except TreeringError:
+        return []
+    return [name for name in names if is_of(path_in(store, name), here)]
+
+
+def closest_id(selector: str, names: list[str]) -> str | None:
+    """The id that a mistyped one is meant to be; None when none is near, or several are."""
+    if len(selector) < MISTYPED_CHARS_MIN:
+        return None
+    most = max(1, len(selector) // 5)
+    distances = [
+        (distance, name)
+        for name in names
+        if abs(len(name) - len(selector)) <= most and (distance := _edits(selector, name)) <= most
+    ]
+    least = min(distances, default=(0, ""))[0]
+    nearest = [name for distance, name in distances if distance == least]
+    return nearest[0] if len(nearest) == 1 else None
+
+
+def _edits(one: str, other: str) -> int:
+    """How many characters must be inserted, removed or replaced (Levenshtein)."""
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one, 1):
+        diagonal, row[0] = row[0], i
+        for j, b in enumerate(other, 1):
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (a != b))
+    return row[-1]
 
 
 def _existing(store: Store, selector: str) -> str:

@@ -9,6 +9,7 @@ import click
 from treering.tools.options import home_option, json_option, store_at
 
 if TYPE_CHECKING:
+    from treering.engine.home import Store
     from treering.engine.session.view import SessionView
     from treering.tools.trees import Line
 
@@ -23,15 +24,16 @@ def list_sessions(home: str | None, as_json: bool) -> None:
 
     A file that is no session, or cannot be read, is a row with the reason.
     """
-    from treering.tools.listing import cells_of, newest_first, rows_of
+    from treering.engine.session.listing import iter_sessions, newest_first, session_names
+    from treering.tools.listing import as_json as row_json
+    from treering.tools.listing import cells_of
     from treering.tools.output import say_json, table, warn, with_progress
-    from treering.tools.resolving import session_names
 
     store = store_at(home)
     total = len(session_names(store))
-    rows = newest_first(list(with_progress(rows_of(store), "reading sessions", total)))
+    rows = newest_first(with_progress(iter_sessions(store), "reading sessions", total))
     if as_json:
-        say_json([row.as_json() for row in rows])
+        say_json([row_json(row) for row in rows])
         return
     if not rows:
         warn(f"no sessions in {store.sessions}; `treering session new` makes one")
@@ -270,22 +272,47 @@ def info(sel: str, home: str | None, as_json: bool) -> None:
         say_clipped(line)
 
 
-@click.command()
-@click.argument("sel")
-@click.argument("prompt", nargs=-1)
+class _WithPrompt(click.Command):
+    """Takes what stands behind `--` as a prompt, whatever it looks like."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Split at the first `--`."""
+        at = args.index("--") if "--" in args else len(args)
+        ctx.obj = args[at + 1 :]
+        return super().parse_args(ctx, args[:at])
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Say so."""
+        return [*super().collect_usage_pieces(ctx), "[-- PROMPT]"]
+
+
+@click.command(cls=_WithPrompt)
+@click.argument("sel", required=False)
+@click.option(
+    "--continue",
+    "recent",
+    is_flag=True,
+    help="The session of the current folder with the newest user or assistant message.",
+)
 @home_option
 @json_option
-def resume(sel: str, prompt: tuple[str, ...], home: str | None, as_json: bool) -> None:
+@click.pass_obj
+def resume(
+    prompt: list[str], sel: str | None, recent: bool, home: str | None, as_json: bool
+) -> None:
     """Print the path that a frontend should open; with --json also id, cwd and the PROMPT.
 
-    The prompt stands behind `--`.
+    The session is SEL, or with --continue the most recent one.
     """
     from treering.engine.errors import TreeringError
     from treering.tools.output import say_json, say_path
     from treering.tools.resolving import resolve
     from treering.tools.viewing import looking_at
 
-    with looking_at(resolve(store_at(home), sel)) as view:
+    if (sel is None) != recent:
+        raise click.UsageError("name a session, or say --continue")
+    store = store_at(home)
+    with looking_at(_most_recent(store) if sel is None else resolve(store, sel)) as view:
         path, session_id = view.path, view.id
         try:
             cwd = view.header.cwd
@@ -295,3 +322,19 @@ def resume(sel: str, prompt: tuple[str, ...], home: str | None, as_json: bool) -
         say_path(path)
         return
     say_json({"path": path, "id": session_id, "cwd": cwd, "prompt": " ".join(prompt) or None})
+
+
+def _most_recent(store: Store) -> str:
+    from treering.engine.errors import NotFound
+    from treering.engine.session.listing import most_recent
+    from treering.tools.resolving import this_folder
+
+    folder = this_folder()
+    path = most_recent(store, folder)
+    if path is None:
+        raise NotFound(
+            f"no session of this folder in {store.sessions}",
+            path=folder,
+            next_step="`treering session new` makes one; `treering session list` shows all",
+        )
+    return path

@@ -160,8 +160,11 @@ def peek_hint(folder: str, session_id: str, journal_id: bytes | None = None) -> 
         path = files.current(folder, session_id)
     except (IndexFault, IndexBusy):
         return None  # whatever state the index is in, it stops no look at a journal
-    if path is None:
-        return None
+    return None if path is None else hint_of(path, journal_id)
+
+
+def hint_of(path: str, journal_id: bytes | None = None) -> Hint | None:
+    """:func:`peek_hint` of an index file that is known."""
     hint = _hint_of_main_file(path)
     named = None if hint is None else hint.journal_id
     for known in dict.fromkeys((journal_id, named)):

@@ -17,13 +17,13 @@ from typing import Any, Final, NamedTuple
 from treering.engine import Owned, Session, SessionView
 from treering.engine.home import Store
 from treering.engine.session.entry import Entry
+from treering.engine.session.listing import session_info
 from treering.engine.session.reads import Reads
 from treering.fuzz.kills.crew import Actor, BrokenPromise, Said
 from treering.fuzz.kills.roles import digest_of
 from treering.fuzz.kills.story import Op, Story, item_of, items_of, raw_of
 from treering.fuzz.ledger import Attempt, Expectation
 from treering.tools.fsck import Checked, Finding, check_session
-from treering.tools.listing import row_of
 
 AT_ONCE_S: Final = 1.0
 """A refusal, or the end of a lock with its owner, takes no longer, on a busy machine either."""
@@ -208,7 +208,7 @@ def look(path: str, *, after_kill: bool = False, with_index: bool = True) -> Che
         if finding.needs_action and not (after_kill and _goes_by_itself(finding))
     ]
     require(not wrong, f"fsck: {'; '.join(wrong)}")
-    row = row_of(path, checked.session)
+    row = session_info(path)
     require(row.status == "ok", f"session list: {row.status}, {row.reason}")
     return checked
 

@@ -11,10 +11,11 @@ from typing import Any, Final, TypeVar, cast
 
 from treering.engine.errors import Invalid, TreeringError
 from treering.engine.home import Store, check_path, check_session_id, journal_file, session_id_of
+from treering.engine.session.listing import session_names
 from treering.engine.session.reads import Reads
 from treering.fuzz.targets.scratch import scratch
 from treering.fuzz.targets.target import Broken, Target, same
-from treering.tools.resolving import resolve, resolve_entry, session_names
+from treering.tools.resolving import resolve, resolve_entry
 
 NAMES: Final = (
     "a",
@@ -99,7 +100,7 @@ def _selector(store: Store, text: str) -> None:
     if "/" in text or text.endswith(".jsonl"):
         _path(store, text, path, listed)
         return
-    fitting = [name for name in listed if text and name.startswith(text)]
+    fitting = [name for name in listed if text and (name.startswith(text) or name.endswith(text))]
     expected = text if text in listed else fitting[0] if len(fitting) == 1 else None
     if expected is not None:
         expected = os.path.join(store.sessions, expected + ".jsonl")

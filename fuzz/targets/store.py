@@ -10,13 +10,13 @@ from typing import Final
 
 from treering.engine.home import Store
 from treering.engine.journal.publish import TEMPORARY_SUFFIX
+from treering.engine.session.listing import path_in, session_names
 from treering.fuzz.oracle import judge
 from treering.fuzz.targets import journal
 from treering.fuzz.targets.frame_mutator import MAGIC
 from treering.fuzz.targets.scratch import scratch
 from treering.fuzz.targets.target import Broken, Native, Target, same
 from treering.tools.fsck import Checked, check_session
-from treering.tools.resolving import path_in, session_names
 
 PLACES: Final = (
     "sessions/a.jsonl",

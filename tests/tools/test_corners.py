@@ -20,8 +20,9 @@ from tools_helpers import fine, message, new_session, run
 from treering.engine.errors import Damaged, NotFound, OutcomeUnknown, StorageError
 from treering.engine.home import Store
 from treering.engine.journal import disk
+from treering.engine.journal.disk import Disk, File
 from treering.engine.journal.shared import SharedFrames
-from treering.engine.session import texts
+from treering.engine.session import listing, texts
 from treering.engine.session.session import Session
 from treering.engine.session.view import SessionView
 from treering.fuzz.oracle import judge
@@ -386,9 +387,14 @@ class TestUnreadableNames:
         monkeypatch.setattr(SessionView, "name", property(refused))
         return put(home, maker)
 
-    def test_it_is_listed(self, path: str, home: Path) -> None:
+    def test_it_is_listed(self, home: Path) -> None:
+        """A name whose payload is lost says nothing; the session is listed all the same."""
+        maker = started()
+        maker.frame(ENTRY, compact(message("hello") | {"id": "a"}))
+        maker.frame(ENTRY, b"not zstd", codec=1, raw=100)
+        put(home, maker)
         (row,) = fine("session", "list", "--json", home=home).json
-        assert (row["id"], row["name"], row["status"]) == ("s", None, "ok")
+        assert (row["id"], row["name"], row["status"], row["entries"]) == ("s", None, "ok", 2)
         assert row["firstMessage"] == "hello"
 
     def test_it_is_shown(self, path: str) -> None:
@@ -420,15 +426,14 @@ class TestListing:
         """And it hides no other session."""
         new_session(home, "a", session_id="fine")
         bad = new_session(home, "b", session_id="bad")
-        real = SessionView.open.__func__  # type: ignore[attr-defined]
+        real = listing.open_regular
 
-        def open_(cls: type[SessionView], path: str, *more: Any, **named: Any) -> SessionView:
+        def open_(disk: Disk, path: str, **more: Any) -> File:
             if path == bad:
                 raise error
-            view: SessionView = real(cls, path, *more, **named)
-            return view
+            return real(disk, path, **more)
 
-        monkeypatch.setattr(SessionView, "open", classmethod(open_))
+        monkeypatch.setattr(listing, "open_regular", open_)
         rows = {row["id"]: row for row in run("session", "list", "--json", home=home).json}
         assert rows["fine"]["status"] == "ok"
         assert rows["bad"]["status"] == "unreadable"

@@ -26,6 +26,10 @@ KEYS = [
     "parentSession",
     "lastActivityMs",
     "lastActivity",
+    "state",
+    "rlmDepth",
+    "agentStatus",
+    "usage",
 ]
 
 

@@ -1,0 +1,431 @@
+"""The sessions of a store as lists show them: a row for every file, whatever is wrong with it.
+
+A row comes from one verified pass over the journal, so it says the same with and without an index,
+and a damaged session never looks well. No index is built for it, none is read (only the watermark
+that one remembers), and nothing is written. Rows are remembered for as long as the file does not
+change.
+
+"Recent" is the last user or assistant message, everywhere; times of files do not count.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from treering.engine import home
+from treering.engine.errors import (
+    Damaged,
+    InvalidId,
+    NotAJournal,
+    NotFound,
+    SourceChanged,
+    TreeringError,
+    Undecodable,
+    Unsupported,
+    from_os_error,
+)
+from treering.engine.home import JOURNAL_SUFFIX, Store
+from treering.engine.journal.disk import LOCAL_DISK, File
+from treering.engine.journal.format import FILE_HEADER_BYTES, FRAME_HEADER_BYTES, Kind, salt_of
+from treering.engine.journal.history import Walk
+from treering.engine.journal.opening import Hint
+from treering.engine.journal.ownership import open_regular
+from treering.engine.journal.reader import FileBytes, frame_at
+from treering.engine.journal.recovery import VERDICTS
+from treering.engine.journal.shared import SharedFrames
+from treering.engine.session.entries import SessionHeader, decode_header
+from treering.engine.session.facts import timestamp_ms
+from treering.engine.session.filling import hint_of, peek_hint, stated_id
+from treering.engine.session.listing_cache import InfoCache, Stamp, stamp_of
+from treering.engine.session.summing import ALL_TEXT_CHARS, Summary, summarise
+from treering.engine.session.view import examine_again
+from treering.engine.transfer.depth import DEPTH_MAX, depth_of_source, read_header
+from treering.index import IndexBusy, IndexFault, Usage, files
+
+NO_MESSAGES: Final = "(no messages)"
+
+_PARENTS: Final = re.compile(rb'"(?:parentSession|branchedFrom)"')
+"""Members of a header that lead to the depth of a session which does not state its own."""
+
+Status = Literal["ok", "damaged", "foreign", "unsupported", "unreadable"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionInfo:
+    """One session, or one file that should have been one. Times are Unix milliseconds."""
+
+    path: str
+    id: str
+    """What the file name states, also where that is no id."""
+    status: Status = "ok"
+    """``ok``: it opens. ``damaged``: what comes before the damage is counted. ``foreign``: not a
+    journal of ours (legacy files too). ``unsupported``: of a newer release. ``unreadable``: the
+    system refused, which says nothing about the session."""
+    reason: str | None = None
+    """Why it is not ok; of an ok session what its end looks like, if not clean."""
+    cwd: str | None = None
+    name: str | None = None
+    """The newest display name in the whole session."""
+    state: str | None = None
+    """``active``, ``archived`` or ``crash``; None while nothing said so."""
+    parent_session_path: str | None = None
+    """As the header states it."""
+    rlm_depth: int | None = None
+    """Recorded, or projected from the parents; None when there is no header."""
+    created: int | None = None
+    """By the header."""
+    last_message: int | None = None
+    """The newest time of a user or assistant message: the message's own, else its entry's."""
+    message_count: int = 0
+    """All messages, those of tools included."""
+    entry_count: int = 0
+    first_user_text: str | None = None
+    """The beginning of the first text that a user wrote."""
+    all_messages_text: str | None = None
+    """The beginning of what users and assistants wrote, for a search; None when not asked
+    for, or when nothing can be read."""
+    agent_status: dict[str, Any] | None = None
+    """The last one in the file."""
+    usage: Usage | None = None
+    """What the session used itself, summaries included; what its children used is theirs."""
+
+    @property
+    def modified(self) -> int | None:
+        """The last message, else the creation; None when nothing tells a time."""
+        return self.created if self.last_message is None else self.last_message
+
+    @property
+    def first_message(self) -> str:
+        """The first text of a user, or ``(no messages)``."""
+        return self.first_user_text or NO_MESSAGES
+
+
+OnSession = Callable[[SessionInfo], None]
+OnProgress = Callable[[int, int], None]
+
+
+def list_sessions(
+    store: Store,
+    cwd: str | None = None,
+    *,
+    on_session: OnSession | None = None,
+    on_progress: OnProgress | None = None,
+    texts: bool = False,
+) -> list[SessionInfo]:
+    """The sessions of a store, newest activity first.
+
+    Args:
+        store: where; a missing folder has no sessions.
+        cwd: only those of this working directory (links resolved). Files that tell no directory
+            are in the list of all only.
+        on_session: told each listed session as it is found, in the order of names.
+        on_progress: told ``(loaded, total)`` after each file, listed or not.
+        texts: whether to fill :attr:`SessionInfo.all_messages_text`.
+
+    The callbacks run in the thread that calls this. Where that is a worker thread they must not
+    touch an event loop but by ``call_soon_threadsafe``. What they raise ends the listing.
+
+    Raises:
+        Invalid: ``cwd`` cannot be a path.
+        StorageError: the folder is there and cannot be listed.
+    """
+    found: list[SessionInfo] = []
+    for loaded, total, info in _looks(store, cwd, texts=texts):
+        if info is not None:
+            found.append(info)
+            if on_session is not None:
+                on_session(info)
+        if on_progress is not None:
+            on_progress(loaded, total)
+    return newest_first(found)
+
+
+def iter_sessions(store: Store) -> Iterator[SessionInfo]:
+    """All sessions of a store in the order of names, each read when it is asked for."""
+    return (info for _, _, info in _looks(store, None, texts=False) if info is not None)
+
+
+def newest_first(infos: Iterable[SessionInfo]) -> list[SessionInfo]:
+    """By :attr:`SessionInfo.modified`; what tells no time comes last."""
+    return sorted(infos, key=lambda info: (info.modified is None, -(info.modified or 0), info.id))
+
+
+def most_recent(store: Store, cwd: str) -> str | None:
+    """The path of the session of a working directory that was active last.
+
+    None when there is none that is ok: damaged, foreign and legacy files are never taken.
+
+    Raises:
+        Invalid, StorageError: as :func:`list_sessions`.
+    """
+    usable = (info for info in list_sessions(store, cwd) if info.status == "ok")
+    return next((info.path for info in usable), None)
+
+
+def session_info(path: str) -> SessionInfo:
+    """The row of one file; never an error because of what the file is."""
+    path = os.path.abspath(path)
+    name = os.path.basename(path).removesuffix(JOURNAL_SUFFIX)
+    info = _Look(path, name, _folder_index(Store.of_journal(path)), None, texts=False).info()
+    if info is None:
+        return SessionInfo(path=path, id=name, status="unreadable", reason="no such file")
+    return info
+
+
+def session_names(store: Store) -> list[str]:
+    """Ids that files of the store state by their names, sorted; whatever those files are.
+
+    Raises:
+        StorageError: the folder is there and cannot be listed.
+    """
+    try:
+        names = os.listdir(store.sessions)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise from_os_error(error, "list the sessions", store.sessions) from error
+    return sorted(
+        name.removesuffix(JOURNAL_SUFFIX)
+        for name in names
+        if name.endswith(JOURNAL_SUFFIX) and not name.startswith(".")
+    )
+
+
+def path_in(store: Store, name: str) -> str:
+    """The path of a listed name (it need not be an id that we would give)."""
+    return os.path.join(store.sessions, name + JOURNAL_SUFFIX)
+
+
+class Folder:
+    """A working directory, to be compared with those that headers state. Links are resolved.
+
+    Raises:
+        Invalid: no system takes such a path.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = os.path.realpath(os.path.expanduser(home.check_path(path)))
+        self._known: dict[str, bool] = {self._path: True}
+
+    def is_stated(self, stated: str | None) -> bool:
+        """Whether a header means this one. A relative directory means nothing here."""
+        if stated is None or not os.path.isabs(stated):
+            return False
+        if stated not in self._known:
+            try:
+                self._known[stated] = os.path.realpath(stated) == self._path
+            except (OSError, ValueError):
+                self._known[stated] = False  # no system takes such a path
+        return self._known[stated]
+
+
+def is_of(path: str, folder: Folder) -> bool:
+    """Whether a session states that working directory; only its header is read."""
+    header = decode_header(read_header(path) or b"")
+    return header is not None and folder.is_stated(header.cwd)
+
+
+def _looks(
+    store: Store, cwd: str | None, *, texts: bool
+) -> Iterator[tuple[int, int, SessionInfo | None]]:
+    names = session_names(store)
+    folder = None if cwd is None else Folder(cwd)
+    known = _folder_index(store)
+    _cache.begin(store.sessions, [path_in(store, name) for name in names])
+    for loaded, name in enumerate(names, 1):
+        look = _Look(path_in(store, name), name, known, folder, texts=texts)
+        yield loaded, len(names), look.info()
+
+
+def _folder_index(store: Store) -> dict[str, str]:
+    """The index files of a store, which remember watermarks; one look at the folder for all."""
+    try:
+        return files.all_current(store.index)
+    except (IndexFault, IndexBusy):
+        return {}  # as for a view: whatever state the indexes are in, it stops no look at journals
+
+
+_cache: Final = InfoCache[SessionInfo]()
+
+
+class _Look:
+    """A look at one file."""
+
+    def __init__(
+        self, path: str, name: str, indexes: dict[str, str], folder: Folder | None, *, texts: bool
+    ) -> None:
+        self._path = path
+        self._name = name
+        self._indexes = indexes
+        self._folder = folder
+        self._texts = texts
+        self._keep = False
+        """Whether the row can be remembered: the file rests, and nothing else is in it."""
+
+    def info(self) -> SessionInfo | None:
+        """The row; None when the file has gone, or is of another working directory."""
+        stamp = stamp_of(self._path, self._indexes.get(self._name))
+        known = None if stamp is None else _cache.get(self._path, stamp, texts=self._texts)
+        if known is None:
+            self._keep = stamp is not None and stamp.settled
+            known = self._read(stamp)
+        if known is None or not self._is_wanted(known.cwd):
+            return None
+        # Callers may change what they get.
+        text = known.all_messages_text if self._texts else None
+        status = deepcopy(known.agent_status)
+        return replace(known, agent_status=status, all_messages_text=text)
+
+    def _is_wanted(self, cwd: str | None) -> bool:
+        return self._folder is None or self._folder.is_stated(cwd)
+
+    def _read(self, stamp: Stamp | None) -> SessionInfo | None:
+        try:
+            home.check_session_id(self._name)
+            found = self._read_again()
+        except NotAJournal as error:
+            found = self._foreign(error.what)
+        except NotFound as error:
+            if not os.path.lexists(self._path):
+                return None
+            return self._bad("unreadable", error.what)  # a link that leads nowhere
+        except TreeringError as error:
+            found = self._bad(_status_of(error), error.what)
+            self._keep = self._keep and found.status != "unreadable"
+        except (OSError, MemoryError) as error:
+            return self._bad("unreadable", str(error) or "out of memory")
+        if found is not None and stamp is not None and self._keep:
+            chars = _chars_of(found)
+            _cache.put(self._path, stamp, found, texts=self._texts, chars=chars)
+        return found
+
+    def _read_again(self) -> SessionInfo | None:
+        """Read it; once more when it was cut or replaced while we looked."""
+        try:
+            return self._read_journal()
+        except SourceChanged:
+            return self._read_journal()
+
+    def _read_journal(self) -> SessionInfo | None:
+        path = home.journal_file(self._path)
+        file = open_regular(LOCAL_DISK, path, write=False)
+        try:
+            stated = stated_id(file, path)
+            if self._folder is not None and stated is not None:
+                header = decode_header(_header_in(file, path, stated) or b"")
+                if header is not None and not self._is_wanted(header.cwd):
+                    return None
+            # The watermark first, then the size: what an owner appends in between must not look
+            # lost.
+            watermark = self._watermark(path, stated)
+            source = FileBytes(file, path, file.stat().size)
+            found = examine_again(source, watermark)
+            if found.case == "G" or found.journal_id is None:
+                raise found.refusal()
+            shared = SharedFrames(source, found.journal_id)
+            walk = Walk(source.captured(found.place.offset), found.journal_id, shared=shared)
+            info = self._row(summarise(walk, texts=self._texts))
+            if found.case != "A":
+                status: Status = "ok" if found.case == "E" else "damaged"
+                reason = f"case {found.case}: {VERDICTS[found.case]}"
+                info = replace(info, status=status, reason=reason)
+            return self._with_header(info, _header_in(file, path, found.journal_id), path)
+        finally:
+            file.close()
+
+    def _watermark(self, path: str, stated: bytes | None) -> bytes | None:
+        """What an index beside the journal remembers, untrusted."""
+        hint: Hint | None = None
+        if path == self._path:
+            index = self._indexes.get(self._name)
+            hint = None if index is None else hint_of(index, stated)
+            if index is None or hint is not None or os.path.lexists(index):
+                return None if hint is None else hint.watermark
+        # A link into another store; or a newer index took the place of the one that was listed.
+        try:
+            name = home.session_id_of(path)
+        except InvalidId:
+            return None
+        hint = peek_hint(Store.of_journal(path).index, name, stated)
+        return None if hint is None else hint.watermark
+
+    def _row(self, found: Summary) -> SessionInfo:
+        said = found.metadata
+        return SessionInfo(
+            path=self._path,
+            id=self._name,
+            name=said.name,
+            state=said.state,
+            last_message=found.last_message,
+            message_count=found.messages,
+            entry_count=found.entries,
+            first_user_text=found.first_user_text,
+            all_messages_text=" ".join(found.texts)[:ALL_TEXT_CHARS] if self._texts else None,
+            agent_status=said.agent_status,
+            usage=found.usage,
+        )
+
+    def _with_header(self, info: SessionInfo, raw: bytes | None, path: str) -> SessionInfo:
+        header = None if raw is None else decode_header(raw)
+        if raw is not None and header is not None:
+            depth = header.rlm_depth
+            if depth is None or not 0 <= depth <= DEPTH_MAX:
+                depth = 0
+                if _PARENTS.search(raw):
+                    depth, self._keep = depth_of_source(raw, path), False
+            return replace(_placed(info, header), rlm_depth=depth)
+        if info.status != "ok":
+            return info
+        what = "is lost" if raw is None else "is not as documented"
+        return replace(info, status="damaged", reason=f"the session header {what}")
+
+    def _foreign(self, reason: str) -> SessionInfo:
+        """A legacy file still tells which working directory it is of."""
+        info = self._bad("foreign", reason)
+        header = decode_header(read_header(self._path) or b"")
+        return info if header is None else _placed(info, header)
+
+    def _bad(self, status: Status, reason: str) -> SessionInfo:
+        return SessionInfo(path=self._path, id=self._name, status=status, reason=reason)
+
+
+def _header_in(file: File, path: str, journal_id: bytes) -> bytes | None:
+    """The session header; None when its frame does not verify, or cannot be decoded."""
+    source = FileBytes(file, path, file.stat().size)
+    salt = salt_of(journal_id)
+    first = frame_at(source, salt, FILE_HEADER_BYTES)
+    found = None if first is None else frame_at(source, salt, first[0].end)
+    if found is None or found[0].kind != Kind.SESSION:
+        return None
+    decoder = SharedFrames(source, journal_id).decoder
+    try:
+        return decoder.decode(found[0], found[1][FRAME_HEADER_BYTES:])
+    except (Undecodable, Damaged):
+        return None
+
+
+def _placed(info: SessionInfo, header: SessionHeader) -> SessionInfo:
+    return replace(
+        info,
+        cwd=header.cwd,
+        created=timestamp_ms(header.timestamp),
+        parent_session_path=header.parent_session,
+    )
+
+
+def _status_of(error: TreeringError) -> Status:
+    # What the system refuses says nothing about the session, nor does a file that does not hold
+    # still.
+    if error.exit_code == 3 or isinstance(error, SourceChanged):
+        return "unreadable"
+    return "unsupported" if isinstance(error, Unsupported) else "damaged"
+
+
+def _chars_of(info: SessionInfo) -> int:
+    texts = (info.path, info.name, info.cwd, info.first_user_text, info.all_messages_text)
+    return sum(len(text) for text in texts if text) + len(str(info.agent_status))
