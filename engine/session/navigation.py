@@ -126,19 +126,19 @@ def left_rows(reads: Reads, plan: NavigationPlan) -> Iterator[Row]:
     """Index rows of the old path behind the common ancestor, newest first, page by page."""
     at = plan._from
     while at is not None and at != plan._until:
-        page = reads.ask(_page_up_from(at))
+        page = reads.ask(_page_up_from(reads, at))
         for row in reversed(page):
             if row.sequence == plan._until:
                 return
             yield row
-        at = page[0].parent if page else None
+        at = page[0].parent
 
 
-def _page_up_from(sequence: int) -> Callable[[SessionIndex], list[Row]]:
+def _page_up_from(reads: Reads, sequence: int) -> Callable[[SessionIndex], list[Row]]:
     def question(index: SessionIndex) -> list[Row]:
         row = index.by_sequence(sequence)
-        if row is None:
-            return []
+        if row is None:  # never a path that just ends
+            raise NotFound(f"no entry at sequence {sequence}", path=reads.path)
         start = max(0, row.depth - PAGE_ENTRIES + 1)
         return index.path(sequence, from_depth=start)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from treering.engine.json_text import clean
+from treering.engine.session.facts import SUMMARY_KINDS
 from treering.engine.session.texts import image_count, json_text, whole_text
 
 CHARS_PER_TOKEN: Final = 4
@@ -83,9 +84,7 @@ def said_in(members: dict[str, Any]) -> Said | None:
         return _message(message) if isinstance(message, dict) else None
     if kind == "custom_message":
         return _custom(members)
-    if kind in ("compaction", "branch_summary"):
-        return _summary(members)
-    return None
+    return _summary(members) if kind in SUMMARY_KINDS else None
 
 
 def _message(message: dict[str, Any]) -> Said | None:
@@ -167,7 +166,7 @@ class Files:
 
     def add_summary(self, members: dict[str, Any]) -> None:
         """Take over the lists of an earlier summary, unless an extension made it."""
-        if members.get("type") not in ("compaction", "branch_summary"):
+        if members.get("type") not in SUMMARY_KINDS:
             return
         details = members.get("details")
         if members.get("fromHook") is True or not isinstance(details, dict):

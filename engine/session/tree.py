@@ -398,8 +398,5 @@ def is_silent(entry: Entry) -> bool:
             for block in spoken.content or ()
         )
     message = texts.members_of(entry.raw).get("message")  # members of unexpected types
-    if not isinstance(message, dict):
-        return True
-    return message.get("stopReason") in _ORDINARY_STOPS and not texts.has_text(
-        message.get("content")
-    )
+    said = message if isinstance(message, dict) else {}
+    return said.get("stopReason") in _ORDINARY_STOPS and not texts.has_text(said.get("content"))

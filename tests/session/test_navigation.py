@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,14 @@ def test_a_long_branch_is_walked_in_pages(tmp_path: Path) -> None:
         assert left_ids(view, plan) == [f"e{n}" for n in range(101, 1500)]
 
 
+def test_a_path_does_not_just_end(tmp_path: Path) -> None:
+    """An index without an entry of the path that is left: an error, not half a summary."""
+    with viewed(tmp_path, two_branches()) as view:
+        plan = dataclasses.replace(plan_navigation(view, "a3", "b2"), _from=10_000)
+        with pytest.raises(NotFound, match="10000"):
+            left_ids(view, plan)
+
+
 # What a summary is made from
 
 
@@ -169,7 +178,12 @@ def test_what_is_in_a_request(tmp_path: Path) -> None:
     """Branch summary preparation: tool results are skipped, bookkeeping says nothing, commands
     that are kept from the model stay out; the rest is there in order."""
     image = [{"type": "image", "data": "", "mimeType": "image/png"}]
-    thinking = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "so"}, 5]
+    thinking = [
+        {"type": "thinking", "thinking": "hm"},
+        {"type": "text", "text": "so"},
+        5,
+        {"type": "?"},
+    ]
     ran = {"role": "bashExecution", "command": "ls", "output": "a.txt\n"}
     items = chain(
         user("u1", None, "start"),

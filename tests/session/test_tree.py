@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from session_helpers import new
 from tree_helpers import Item, assistant, chain, entry, label, stamp, tool, user, viewed
 
-from treering.engine import Damaged, Entry, Invalid, LimitExceeded, NotFound, Session
+from treering.engine import Damaged, Entry, Invalid, LimitExceeded, NotFound, Session, SessionView
 from treering.engine.session.capture import ReadLimits
 from treering.engine.session.tree import Tree, TreeNode, build_tree
 from treering.engine.session.tree_view import (
@@ -252,6 +252,49 @@ def test_an_entry_that_cannot_be_produced(tmp_path: Path) -> None:
             build_tree(view)
 
 
+def wrong(view: SessionView, patch: pytest.MonkeyPatch, rows: dict[str, dict[str, Any]]) -> None:
+    """An index that says other things of some entries."""
+    real = view.ask
+
+    def ask(question: Any) -> Any:
+        found = real(question)
+        if isinstance(found, list):
+            return [row._replace(**rows.get(row.id, {})) for row in found]
+        return found
+
+    patch.setattr(view, "ask", ask)
+
+
+def test_an_index_that_cannot_be_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a damaged index says, a tree ends, and no entry is left out in silence: circles of
+    shown and of hidden entries, ancestors that are nowhere, entries that come and go."""
+    items = [
+        user("a", None),
+        user("b", "a"),
+        entry("i", "b", "tool_intent"),
+        entry("j", "i", "tool_intent"),
+        user("c", "j"),
+    ]
+    with viewed(tmp_path, items) as view:
+        at = {e.id: e.sequence for e in view.iter_entries()}
+        for rows in (
+            {"a": {"parent": at["b"]}},
+            {"i": {"parent": at["j"]}},
+            {"c": {"parent": 1}},
+            {"i": {"parent": 1}},
+        ):
+            with monkeypatch.context() as patch:
+                wrong(view, patch, rows)
+                with pytest.raises(Damaged, match="index cannot be right") as caught:
+                    build_tree(view, leaf_id=None)
+            assert "reindex" in str(caught.value)
+        with monkeypatch.context() as patch:
+            patch.setattr(view, "entries", lambda **_: [])
+            with pytest.raises(Damaged, match="index cannot be right"):
+                build_tree(view)
+        assert len(build_tree(view).flat()) == 3
+
+
 # The bound
 
 
@@ -395,10 +438,11 @@ def test_assistants_without_text(tmp_path: Path, mode: Filter) -> None:
         entry(
             "odd3", None, "message", message={"role": "assistant", "content": "x", "stopReason": 1}
         ),
+        entry("half", None, "message", message={"role": "assistant", "content": "\ud800"}),
         assistant("leaf", None),
     )
     with viewed(tmp_path, items) as view:
-        shown = ["u", "length", "error", "aborted", "text", "odd2", "odd3"]
+        shown = ["u", "length", "error", "aborted", "text", "odd2", "odd3", "half"]
         assert visible(build_tree(view), mode) == [*shown, "leaf"]
         assert visible(build_tree(view, leaf_id="calls"), mode) == ["u", "calls", *shown[1:]]
         assert visible(build_tree(view, leaf_id=None), "labeled-only") == []
