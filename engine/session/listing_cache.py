@@ -26,14 +26,14 @@ class Stamp(NamedTuple):
     """What tells two states of a journal, and of what an index remembers of it, apart."""
 
     journal: tuple[int, ...]
-    index: tuple[int, ...] | None
+    index_file: tuple[int, ...] | None
     wal: tuple[int, ...] | None
 
     @property
     def settled(self) -> bool:
         """Whether the next change would show; to be asked at once, before the file is read."""
         now = environment.now_ms()
-        stats = (self.journal, self.index, self.wal)
+        stats = (self.journal, self.index_file, self.wal)
         return all(max(stat[-2:]) // 1_000_000 + SETTLED_AFTER_MS < now for stat in stats if stat)
 
 
