@@ -27,12 +27,38 @@ from treering.engine.errors import (
 from treering.engine.home import Store
 from treering.engine.journal.recovery import Report
 from treering.engine.journal.repair import RepairResult
+from treering.engine.session.capture import Branches, Materialized, ReadLimits, SourceRef
+from treering.engine.session.context import build_session_context
+from treering.engine.session.context_rules import ContextMessage, ContextModel, SessionContext
+from treering.engine.session.context_usage import (
+    ContextUsage,
+    build_context_usage,
+    read_context_usage,
+)
 from treering.engine.session.entries import SessionHeader, UnknownEntry
 from treering.engine.session.entry import Entry
+from treering.engine.session.manager import SessionManager
+from treering.engine.session.manager_reads import CapturedHistory
+from treering.engine.session.navigation import (
+    Navigation,
+    NavigationOptions,
+    SummaryRequest,
+    SummaryResult,
+    summary_budget,
+)
 from treering.engine.session.plan import Batch
 from treering.engine.session.repairing import repair
 from treering.engine.session.session import Session
+from treering.engine.session.tree import Tree, TreeNode, build_tree
+from treering.engine.session.tree_view import Selection, VisibleTree, selection_of, visible_tree
 from treering.engine.session.view import SessionView
+from treering.engine.transfer.copying import (
+    CopyResult,
+    PreparedFork,
+    copy_branch,
+    fork_session,
+    prepare_fork,
+)
 from treering.engine.transfer.exporting import export_jsonl, jsonl_lines
 from treering.engine.transfer.importing import (
     ImportPreview,
@@ -46,9 +72,15 @@ __all__ = [
     "AcknowledgedDataLost",
     "Ambiguous",
     "Batch",
+    "Branches",
+    "CapturedHistory",
     "Closed",
     "Conflict",
+    "ContextMessage",
+    "ContextModel",
+    "ContextUsage",
     "CopyLimits",
+    "CopyResult",
     "Damaged",
     "Entry",
     "ImportPreview",
@@ -58,28 +90,52 @@ __all__ = [
     "InvalidId",
     "InvalidSource",
     "LimitExceeded",
+    "Materialized",
+    "Navigation",
+    "NavigationOptions",
     "NotAJournal",
     "NotFound",
     "OutcomeUnknown",
     "Owned",
     "Poisoned",
+    "PreparedFork",
+    "ReadLimits",
     "ReadOnly",
     "RepairResult",
     "Report",
+    "Selection",
     "Session",
+    "SessionContext",
     "SessionHeader",
+    "SessionManager",
     "SessionView",
     "SourceChanged",
+    "SourceRef",
     "StorageError",
     "StorageFull",
     "Store",
+    "SummaryRequest",
+    "SummaryResult",
+    "Tree",
+    "TreeNode",
     "TreeringError",
     "Undecodable",
     "UnknownEntry",
     "Unsupported",
+    "VisibleTree",
+    "build_context_usage",
+    "build_session_context",
+    "build_tree",
+    "copy_branch",
     "export_jsonl",
+    "fork_session",
     "import_session",
     "jsonl_lines",
+    "prepare_fork",
     "preview_import",
+    "read_context_usage",
     "repair",
+    "selection_of",
+    "summary_budget",
+    "visible_tree",
 ]
