@@ -322,6 +322,45 @@ class TestResume:
         found = fine("resume", id_of(path), "--json", "--", "go", "-on", home=home).json
         assert found == {"path": path, "id": id_of(path), "cwd": "/work", "prompt": "go -on"}
 
+    def test_continue(self, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """--continue is the session of this folder with the newest message, wherever files were
+        touched last; what stands behind `--` is the prompt."""
+        monkeypatch.chdir(tmp_path)
+        paths = {}
+        for name, cwd, at in (("a", tmp_path, 2), ("b", tmp_path, 1), ("c", "/else", 3)):
+            with Session.create(str(cwd), home_dir=str(home), session_id=name) as session:
+                session.append(message("hi", timestamp=at))
+            paths[name] = session.path
+        fine("session", "name", "b", "touched last", home=home)
+        assert fine("resume", "--continue", home=home).out == paths["a"] + "\n"
+        for prompt in (["go", "--on"], ["--continue"], ["x", "--", "y"]):
+            found = fine("resume", "--continue", "--json", "--", *prompt, home=home).json
+            assert (found["id"], found["prompt"]) == ("a", " ".join(prompt))
+        monkeypatch.chdir("/")
+        ran = run("resume", "--continue", home=home)
+        assert ran.code == 1
+        assert "session new" in ran.stderr
+        assert not ran.stdout
+
+    def test_continue_without_a_folder(
+        self, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A current folder that was removed is one error line."""
+        gone = tmp_path / "gone"
+        gone.mkdir()
+        monkeypatch.chdir(gone)
+        gone.rmdir()
+        ran = run("resume", "--continue", home=home)
+        assert ran.code == 1
+        assert ran.stderr.count("\n") == 1
+        assert "current folder" in ran.stderr
+
+    def test_one_of_both(self, home: Path) -> None:
+        """A session or --continue, not both, not neither; a prompt alone names no session."""
+        new_session(home, session_id="a")
+        for words in (["a", "--continue"], ["--", "prompt"], ["a", "b"]):
+            assert run("resume", *words, home=home).code == 2, words
+
     def test_nothing_to_open(self, home: Path) -> None:
         """What a frontend could not open is refused, with the command that helps."""
         folder = home / "sessions"
@@ -345,6 +384,65 @@ class TestSelectors:
         monkeypatch.chdir("/")
         assert fine("resume", "alpha.jsonl", home=home).out == path + "\n"
         assert fine("resume", "be", home=home).out.endswith("beta.jsonl\n")
+
+    def test_the_end_of_an_id_or_a_name(self, home: Path) -> None:
+        """The end of one id, and where no id fits, the name of one session."""
+        new_session(home, session_id="one-12ab")
+        path = new_session(home, session_id="two-34cd")
+        fine("session", "name", "cd", "Fix the build", home=home)
+        fine("session", "name", "ab", "34", home=home)
+        for selector in ("34cd", "cd", "Fix the build"):
+            assert fine("resume", selector, home=home).out == path + "\n", selector
+        assert fine("resume", "34", home=home).out.endswith("one-12ab.jsonl\n")
+        fine("session", "name", "ab", "Fix the build", home=home)
+        ran = run("resume", "Fix the build", home=home)
+        assert ran.code == 1
+        assert "one-12ab, two-34cd" in ran.stderr
+
+    def test_this_folder_before_others(
+        self, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of several that fit, the one of the current folder is meant; an exact id before all."""
+        for name, cwd in (("ab1", "/else"), ("ab2", tmp_path), ("a", "/else"), ("x-ab", "/else")):
+            Session.create(str(cwd), home_dir=str(home), session_id=name).close()
+        monkeypatch.chdir(tmp_path)
+        assert fine("resume", "ab", home=home).out.endswith("/ab2.jsonl\n")
+        assert fine("resume", "a", home=home).out.endswith("/a.jsonl\n")
+        Session.create(str(tmp_path), home_dir=str(home), session_id="ab3").close()
+        ran = run("resume", "ab", home=home)
+        assert ran.code == 1
+        assert "fits 2 sessions: ab2, ab3" in ran.stderr
+        gone = tmp_path / "gone"
+        gone.mkdir()
+        monkeypatch.chdir(gone)
+        gone.rmdir()
+        assert "ab1, ab2, ab3, x-ab" in run("resume", "ab", home=home).stderr
+
+    @pytest.mark.parametrize(
+        ("selector", "meant"),
+        [
+            ("sesion-one", "session-one"),
+            ("session-onee", "session-one"),
+            ("sessoin-one", "session-one"),
+            ("sassian-ane", None),
+            ("session-twp", None),
+            ("abcd", None),
+            ("abx", None),
+            ("abcx", "abc"),
+        ],
+    )
+    def test_a_mistyped_id(self, home: Path, selector: str, meant: str | None) -> None:
+        """An invalid id gives the closest one: of 4 characters or more, at most a fifth of them
+        wrong, and no other one as near."""
+        for name in ("session-one", "session-twa", "session-two", "abc"):
+            new_session(home, session_id=name)
+        if selector == "abcd":
+            new_session(home, session_id="abce")
+        ran = run("resume", selector, home=home)
+        assert ran.code == 1
+        assert (f"did you mean '{meant}'?" in ran.stderr) == (meant is not None)
+        assert ("did you mean" in ran.stderr) == (meant is not None)
+        assert "session list" in ran.stderr
 
     def test_ambiguous(self, home: Path) -> None:
         """Several candidates are listed, and none is taken."""
