@@ -98,8 +98,8 @@ treering = LazyGroup(
     help="Treering stores agent sessions in journals that survive crashes, and indexes them.",
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=(
-        "A session is named by its path, its id, or the beginning of its id. Exit codes: 0 fine,"
-        " 1 damage or refusal reported, 2 usage, 3 could not run, 130 interrupted."
+        "A session is named by its path, its id, the beginning or end of its id, or its name. Exit"
+        " codes: 0 fine, 1 damage or refusal reported, 2 usage, 3 could not run, 130 interrupted."
     ),
 )
 treering = click.version_option(__version__, prog_name="treering", message="%(prog)s %(version)s")(
