@@ -37,6 +37,7 @@ from treering.engine.session.context_usage import (
 )
 from treering.engine.session.entries import SessionHeader, UnknownEntry
 from treering.engine.session.entry import Entry
+from treering.engine.session.listing import SessionInfo, list_sessions, most_recent
 from treering.engine.session.manager import SessionManager
 from treering.engine.session.manager_reads import CapturedHistory
 from treering.engine.session.navigation import (
@@ -107,6 +108,7 @@ __all__ = [
     "Session",
     "SessionContext",
     "SessionHeader",
+    "SessionInfo",
     "SessionManager",
     "SessionView",
     "SourceChanged",
@@ -131,6 +133,8 @@ __all__ = [
     "fork_session",
     "import_session",
     "jsonl_lines",
+    "list_sessions",
+    "most_recent",
     "prepare_fork",
     "preview_import",
     "read_context_usage",

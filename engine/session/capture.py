@@ -133,15 +133,23 @@ class Capture:
             return None if found is None else found.label
         if found is not None and found.entry <= self.last:
             return found.label
-        return self._label_before(entry_id)
+        return self._label_before(row)
 
-    def _label_before(self, entry_id: str) -> str | None:
+    def _label_before(self, row: Indexed) -> str | None:
         """The last label entry up to the capture, looked for since a later one changed it."""
+        own = row.own_id
+        if own is not None and self._holder(own) != row.sequence:
+            own = None  # a later entry has this id: labels that name it are not this one's
         for entry in self._backwards("label"):
             label = entry._facts.label
-            if label is not None and label[0] == entry_id:
+            if label is None:
+                continue
+            if label[0] == row.id or (label[0] == own and entry.sequence > row.sequence):
                 return label[1] or None
         return None
+
+    def _holder(self, own_id: str) -> int | None:
+        return self._reads.ask(lambda index: index.holder(own_id))
 
     def _backwards(self, kind: str) -> Iterator[Entry]:
         before = self.last + 1

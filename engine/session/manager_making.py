@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from typing import Final, Self
 
+from treering.engine.home import Store
 from treering.engine.journal.framing import Durability
 from treering.engine.journal.memory_disk import MemoryDisk
 from treering.engine.journal.opening import OpenMode
+from treering.engine.session.listing import SessionInfo, list_sessions, most_recent
 from treering.engine.session.manager_parts import Source
 from treering.engine.session.session import Session
 from treering.engine.session.view import SessionView
@@ -17,6 +20,11 @@ from treering.engine.transfer.importing import ImportPreview, import_session, pr
 from treering.engine.transfer.legacy_model import CopyLimits
 
 _MEMORY_HOME: Final = "/memory"
+
+
+OnSession = Callable[[SessionInfo], None]
+OnProgress = Callable[[int, int], None]
+Sessions = list[SessionInfo]
 
 
 class ManagerMaking:
@@ -89,6 +97,59 @@ class ManagerMaking:
         return cls(await asyncio.to_thread(make), session_dir=session_dir)
 
     @classmethod
+    async def continue_recent(
+        cls,
+        cwd: str | None = None,
+        session_dir: str | None = None,
+        *,
+        home_dir: str | None = None,
+        durability: Durability = "full",
+    ) -> Self:
+        """Own the session of a working directory that was active last, or a new one.
+
+        Active is the last message of user or assistant. Raises as :meth:`open`: a session that
+        somebody else owns is not passed over.
+        """
+        cwd = os.getcwd() if cwd is None else cwd
+        store = Store.at(home_dir, session_dir)
+        path = await asyncio.to_thread(most_recent, store, cwd)
+        if path is not None:
+            return await cls.open(path, durability=durability)
+        return await cls.create(cwd, session_dir, home_dir=home_dir, durability=durability)
+
+    # Lists
+
+    @staticmethod
+    async def list(
+        cwd: str | None = None,
+        session_dir: str | None = None,
+        *,
+        home_dir: str | None = None,
+        on_session: OnSession | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Sessions:
+        """The sessions of a working directory, newest activity first; damaged ones are listed too.
+
+        ``on_session`` is told each one, ``on_progress`` (loaded, total) after every file; both in
+        the event loop, and before this returns. What they raise goes to its exception handler.
+        """
+        cwd = os.getcwd() if cwd is None else cwd
+        return await _listed(Store.at(home_dir, session_dir), cwd, on_session, on_progress)
+
+    @staticmethod
+    async def list_all(
+        session_dir: str | None = None,
+        *,
+        home_dir: str | None = None,
+        on_session: OnSession | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Sessions:
+        """All sessions of a store, as :meth:`list`."""
+        return await _listed(Store.at(home_dir, session_dir), None, on_session, on_progress)
+
+    # From other files
+
+    @classmethod
     async def import_retained_from(
         cls,
         source_path: str | os.PathLike[str],
@@ -152,6 +213,28 @@ class ManagerMaking:
             limits=limits,
             salvage=salvage,
         )
+
+
+async def _listed(
+    store: Store, cwd: str | None, on_session: OnSession | None, on_progress: OnProgress | None
+) -> Sessions:
+    """List in a thread; the callbacks are called in this event loop, in order."""
+    loop = asyncio.get_running_loop()
+
+    def tell(callback: Callable[..., None]) -> Callable[..., None]:
+        return lambda *what: _ignored(loop.call_soon_threadsafe(callback, *what))
+
+    return await asyncio.to_thread(
+        list_sessions,
+        store,
+        cwd,
+        on_session=None if on_session is None else tell(on_session),
+        on_progress=None if on_progress is None else tell(on_progress),
+    )
+
+
+def _ignored(_: object) -> None:
+    """A handle that nobody cancels."""
 
 
 async def opened_source(

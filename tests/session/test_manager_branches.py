@@ -245,3 +245,37 @@ async def test_copies_of_a_session_in_memory(tmp_path: Path) -> None:
             assert os.path.dirname(path) == folder
             assert copy.get_header().parent_session is None
             assert [entry.id for entry in await copy.read_entries()] == ids
+
+
+# Lists
+
+
+@on_loop
+async def test_lists_and_the_recent_one(tmp_path: Path) -> None:
+    """list filters, listAll does not; callbacks come in the loop; continueRecent goes on or makes."""
+    home = str(tmp_path / "home")
+    here, there = str(tmp_path / "here"), str(tmp_path / "there")
+    assert await SessionManager.list(here, home_dir=home) == []
+    paths = []
+    for cwd in (here, there, here):
+        async with await SessionManager.create(cwd, home_dir=home) as manager:
+            message = user() | {"timestamp": 1_700_000_000_000 + len(paths)}
+            await manager.append_message(message)
+            paths.append(manager.get_session_file())
+    sessions: list[str] = []
+    progress: list[tuple[int, int]] = []
+    found = await SessionManager.list(
+        here,
+        home_dir=home,
+        on_session=lambda info: sessions.append(info.path),
+        on_progress=lambda loaded, total: progress.append((loaded, total)),
+    )
+    assert [info.path for info in found] == [paths[2], paths[0]]
+    assert sorted(sessions) == sorted([str(paths[0]), str(paths[2])])
+    assert progress == [(1, 3), (2, 3), (3, 3)]
+    assert len(await SessionManager.list_all(home_dir=home)) == 3
+    async with await SessionManager.continue_recent(here, home_dir=home) as manager:
+        assert manager.get_session_file() == paths[2]
+    async with await SessionManager.continue_recent(str(tmp_path), home_dir=home) as manager:
+        assert manager.get_session_file() not in paths
+        assert manager.get_cwd() == str(tmp_path)
