@@ -212,6 +212,7 @@ def branch_not_written() -> None:
 
 PLANTS: Final[dict[str, tuple[Callable[[], None], tuple[str, ...]]]] = {
     "acknowledge-before-write": (acknowledge_before_write, ("writer",)),
+    "tasks-told-before-write": (acknowledge_before_write, ("tasks",)),
     "batch-without-staging": (batch_without_staging, ("large",)),
     "branch-not-written": (branch_not_written, ("writer",)),
     "position-before-rows": (position_before_rows, ("writer",)),

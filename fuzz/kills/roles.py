@@ -6,6 +6,7 @@ looks: what was acknowledged in the pipe before that line has to be in what it s
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import io
@@ -25,6 +26,7 @@ from treering.engine import Closed, Owned, Session, SessionView, import_session
 from treering.engine.session import housekeeping
 from treering.fuzz.kills.server import STOP_SIGNAL
 from treering.fuzz.kills.story import Op, Story
+from treering.fuzz.kills.tasks import append_with_tasks
 from treering.tools.entry import main as treering
 from treering.tools.fsck import check_session
 from treering.tools.reindex import reindex_session
@@ -269,6 +271,11 @@ def _import(request: Request) -> None:
         say(f"MADE {result.session_id}")
 
 
+def _tasks(request: Request) -> None:
+    """Many tasks of one manager append."""
+    asyncio.run(append_with_tasks(request, say))
+
+
 def _repair(request: Request) -> None:
     """``treering repair``."""
     code, text = _command("repair", request["path"], "--home", request["home"], "--json")
@@ -293,5 +300,6 @@ ROLES: Final[dict[str, Callable[[Request], None]]] = {
     "creator": _create,
     "importer": _import,
     "repairer": _repair,
+    "tasks": _tasks,
 }
 """By the names that requests use."""

@@ -27,6 +27,7 @@ from treering.fuzz.kills.owners import (
     Stopping,
     Writing,
 )
+from treering.fuzz.kills.tasking import Tasking
 
 SCENES: Final[dict[str, tuple[type[Scene], int]]] = {
     "writer": (Writing, 6),
@@ -40,6 +41,7 @@ SCENES: Final[dict[str, tuple[type[Scene], int]]] = {
     "forked": (Forking, 1),
     "rivals": (Racing, 1),
     "ends": (Ending, 1),
+    "tasks": (Tasking, 2),
 }
 """Who is killed, and how many of the stores are about it."""
 
