@@ -68,6 +68,8 @@ _SESSION: Final = {
     "list": Lazy("treering.tools.show_commands:list_sessions", "List the sessions of the store."),
     "show": Lazy("treering.tools.show_commands:show", "Show the current branch, or one entry."),
     "tree": Lazy("treering.tools.show_commands:tree", "Show the tree of a session."),
+    "context": Lazy("treering.tools.context_commands:context", "Show what a model is given."),
+    "usage": Lazy("treering.tools.context_commands:usage", "Show tokens, cost and context size."),
     "name": Lazy("treering.tools.session_commands:name", "Give a session a display name."),
     "label": Lazy("treering.tools.session_commands:label", "Label an entry, or clear its label."),
     "branch": Lazy("treering.tools.session_commands:branch", "Move the current position."),

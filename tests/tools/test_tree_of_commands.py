@@ -19,6 +19,8 @@ DOCUMENTED = (
     "session list",
     "session show",
     "session tree",
+    "session context",
+    "session usage",
     "session name",
     "session label",
     "session branch",
