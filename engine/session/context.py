@@ -222,11 +222,7 @@ def _look_up(
 ) -> tuple[Indexed | None, int | None, bool]:
     """The entry of an id, the newest that has the id as its own, whether the first is above."""
     found = index.by_id(entry_id)
-    is_above = (
-        found is not None
-        and found.sequence != below.sequence
-        and index.is_ancestor(found.sequence, below.sequence)
-    )
+    is_above = found is not None and index.is_ancestor(found.sequence, below.sequence)
     return found, index.holder(entry_id), is_above
 
 

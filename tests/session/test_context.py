@@ -465,6 +465,17 @@ def test_ids_that_several_entries_have(tmp_path: Path) -> None:
         session.branch_to("b")
         session.append(compaction("e", later.id))
         assert texts(at(session)) == ["so far", "second", "b"]
+        session.branch_to(later.id)
+        session.append(said("below it", "f"))
+        assert texts(at(session)) == ["first", "a", "second", "below it"]
+
+
+def test_the_kept_entry_is_not_the_first_with_its_id(tmp_path: Path) -> None:
+    """The first is on another branch: the one on the path is kept from, by index and from a list."""
+    lines = [said("elsewhere", "x"), *chained(said("a", "a"), said("b", "x"), said("c", "c"))]
+    lines.append(compaction("d", "x") | {"parentId": "c"})
+    with Session.open(imported(tmp_path, lines)) as session:
+        assert texts(at(session)) == ["so far", "b", "c"]
 
 
 def test_several_entries_with_an_id_of_which_none_is_above(tmp_path: Path) -> None:
