@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from treering.engine import environment, home
-from treering.engine.errors import Invalid
+from treering.engine.errors import Invalid, NotFound
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import Disk, make_folders
 from treering.engine.journal.format import Kind
@@ -19,7 +19,9 @@ from treering.engine.journal.opening import OPEN_MODES, Opened, OpenMode, Tail, 
 from treering.engine.journal.ownership import Ownership
 from treering.engine.journal.publish import NewJournal
 from treering.engine.json_text import clean
+from treering.engine.session.deleting import bring_back_missing, refuse_deleted
 from treering.engine.session.indexing import Indexer
+from treering.engine.session.trash import check_not_deleted
 
 HEADER_VERSION: Final = 3
 
@@ -70,6 +72,7 @@ def create_parts(
     in_memory = isinstance(disk, MemoryDisk)
     if not in_memory:
         home.check_writable_place(path)
+    check_not_deleted(disk, store, session_id)
     new = NewJournal(
         disk, store.sessions, session_id, purpose="create", top=store.top, compression=compression
     )
@@ -106,8 +109,9 @@ def open_parts(
     store = home.Store.of_journal(path)
     session_id = home.session_id_of(path)
     indexer = Indexer(None if in_memory else store.index, session_id)
-    try:
-        opened = open_for_writing(
+
+    def own() -> Opened:
+        return open_for_writing(
             disk,
             path,
             top=store.top,
@@ -116,6 +120,19 @@ def open_parts(
             hint=indexer.hint,
             mode=mode,
         )
+
+    try:
+        try:
+            opened = own()
+        except NotFound:
+            if in_memory or not bring_back_missing(store, session_id, disk=disk):
+                raise
+            opened = own()
+        try:
+            refuse_deleted(store, session_id, opened.owner)
+        except BaseException:
+            opened.owner.release()
+            raise
     except BaseException:
         indexer.close()
         raise

@@ -6,6 +6,11 @@ from collections.abc import Iterator
 
 from treering.fuzz.explorer import Flow
 from treering.fuzz.flows.copying import copying_flows
+from treering.fuzz.flows.deleting import (
+    deleting_flows,
+    killed_deletion_flow,
+    killed_deletion_flows,
+)
 from treering.fuzz.flows.failing import failing_flows
 from treering.fuzz.flows.grouped import grouped_flows
 from treering.fuzz.flows.handmade import handmade_flows
@@ -22,6 +27,7 @@ def single_flows() -> Iterator[Flow]:
     yield from sequences(length_max=1)
     yield from whole_flows()
     yield from copying_flows()
+    yield from deleting_flows()
     yield from handmade_flows()
     yield from failing_flows()
     yield from grouped_flows()
@@ -33,6 +39,7 @@ def all_flows() -> Iterator[Flow]:
     yield from single_flows()
     yield from recover_flows()
     yield from interrupted_flows()
+    yield from killed_deletion_flows()
     for flow in sequences():
         if "+" in flow.name:
             yield flow
@@ -49,6 +56,8 @@ def flow_named(name: str) -> Flow:
         return recover_flow(base, int(number))
     if name.startswith(("killed:", "failed-opening:")):
         return interrupted_flow(name)
+    if name.startswith("killed-"):
+        return killed_deletion_flow(name)
     if all(verb in VERBS for verb in name.split("+")):
         return sequence_flow(name.split("+"))
     return {flow.name: flow for flow in single_flows()}[name]
