@@ -11,7 +11,13 @@ from treering.engine.home import Store
 from treering.engine.journal.framing import Durability
 from treering.engine.journal.memory_disk import MemoryDisk
 from treering.engine.journal.opening import OpenMode
-from treering.engine.session.listing import SessionInfo, list_sessions, most_recent
+from treering.engine.session.listing import (
+    OnProgress,
+    OnSession,
+    SessionInfo,
+    list_sessions,
+    most_recent,
+)
 from treering.engine.session.manager_parts import Source
 from treering.engine.session.session import Session
 from treering.engine.session.view import SessionView
@@ -22,8 +28,6 @@ from treering.engine.transfer.legacy_model import CopyLimits
 _MEMORY_HOME: Final = "/memory"
 
 
-OnSession = Callable[[SessionInfo], None]
-OnProgress = Callable[[int, int], None]
 Sessions = list[SessionInfo]
 
 
