@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from treering.engine.errors import InvalidEntry
 from treering.engine.session.admission import EntryInput
 from treering.engine.session.attribution import aggregate_usage as aggregate_of
+from treering.engine.session.entries import SessionInfoEntry
 from treering.engine.session.reads import Reads
 from treering.engine.session.verbs import AppendVerbs, branch_summary, child_attribution
 
@@ -19,6 +21,16 @@ class SessionVerbs(AppendVerbs[str], Reads):
 
     def _append_entry(self, entry: EntryInput) -> str:
         return self.append(entry)
+
+    def set_name(self, name: str) -> str:
+        """Append a session_info entry with this display name (blank clears it)."""
+        if not isinstance(name, str):
+            raise InvalidEntry(f"a name is a string, not {type(name).__name__}")
+        return self.append(SessionInfoEntry(name=name.strip()))
+
+    def set_label(self, entry_id: str, label: str | None) -> str:
+        """Append a label entry; None clears. The entry must exist."""
+        return self.append({"type": "label", "targetId": entry_id, "label": label or None})
 
     def append_child_usage_attribution(
         self,

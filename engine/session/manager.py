@@ -60,7 +60,11 @@ class SessionManager(AppendVerbs[Any], ManagerBranches, ManagerReads, ResidentRe
     # Switching and ending
 
     async def new_session(
-        self, *, parent_session: str | None = None, session_id: str | None = None
+        self,
+        *,
+        parent_session: str | None = None,
+        session_id: str | None = None,
+        rlm_depth: int | None = None,
     ) -> str | None:
         """Select a new session in the same place; what was captured of the old one stays valid.
 
@@ -84,6 +88,7 @@ class SessionManager(AppendVerbs[Any], ManagerBranches, ManagerReads, ResidentRe
                             session_dir=sessions,
                             session_id=session_id,
                             parent_session=parent_session,
+                            rlm_depth=rlm_depth,
                         )
                     )
                 )

@@ -45,6 +45,7 @@ class ManagerMaking:
         *,
         session_id: str | None = None,
         parent_session: str | None = None,
+        rlm_depth: int | None = None,
         home_dir: str | None = None,
         durability: Durability = "full",
     ) -> Self:
@@ -58,6 +59,7 @@ class ManagerMaking:
                     session_dir=session_dir,
                     session_id=session_id,
                     parent_session=parent_session,
+                    rlm_depth=rlm_depth,
                     durability=durability,
                 )
             )

@@ -11,7 +11,7 @@ import msgspec
 from treering.engine import environment, home
 from treering.engine.errors import Invalid, NotFound
 from treering.engine.journal.admissible import Record
-from treering.engine.journal.disk import Disk, make_folders
+from treering.engine.journal.disk import LOCAL_DISK, Disk, make_folders
 from treering.engine.journal.format import Kind
 from treering.engine.journal.framing import Durability
 from treering.engine.journal.memory_disk import MemoryDisk
@@ -22,6 +22,7 @@ from treering.engine.json_text import clean
 from treering.engine.session.deleting import bring_back_missing, refuse_deleted
 from treering.engine.session.indexing import Indexer
 from treering.engine.session.trash import check_not_deleted
+from treering.engine.transfer.depth import depth_of_new
 
 HEADER_VERSION: Final = 3
 
@@ -48,6 +49,7 @@ def create_parts(
     session_id: str | None,
     cwd: str | None,
     parent_session: str | None,
+    rlm_depth: int | None = None,
     durability: Durability,
     compression: bool,
 ) -> Parts:
@@ -68,8 +70,11 @@ def create_parts(
     }
     if parent_session is not None:
         header["parentSession"] = clean(parent_session)
-    path = store.journal_path(session_id)
     in_memory = isinstance(disk, MemoryDisk)
+    depth = depth_of_new(parent_session, explicit=rlm_depth, disk=LOCAL_DISK if in_memory else disk)
+    if depth is not None:
+        header["rlmDepth"] = depth
+    path = store.journal_path(session_id)
     if not in_memory:
         home.check_writable_place(path)
     check_not_deleted(disk, store, session_id)
@@ -129,7 +134,7 @@ def open_parts(
                 raise
             opened = own()
         try:
-            refuse_deleted(store, session_id, opened.owner)
+            refuse_deleted(store, session_id, lambda: _let_go(indexer, opened.owner), disk=disk)
         except BaseException:
             opened.owner.release()
             raise
@@ -138,6 +143,11 @@ def open_parts(
         raise
     _leave_note(disk, store, opened.owner)
     return Parts(disk, store, opened.owner, opened.tail, indexer, durability, compression, opened)
+
+
+def _let_go(indexer: Indexer, owner: Ownership) -> None:
+    indexer.close()
+    owner.release()
 
 
 def _check_durability(durability: str) -> None:

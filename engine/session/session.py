@@ -18,7 +18,6 @@ from treering.engine import home
 from treering.engine.errors import (
     Ambiguous,
     Closed,
-    InvalidEntry,
     NotFound,
     OutcomeUnknown,
     StorageError,
@@ -36,7 +35,6 @@ from treering.engine.journal.shared import SharedFrames
 from treering.engine.journal.writer import JournalWriter
 from treering.engine.session.admission import Admitted, EntryInput, admit
 from treering.engine.session.appending import SessionVerbs
-from treering.engine.session.entries import SessionInfoEntry
 from treering.engine.session.entry import Entry
 from treering.engine.session.fresh_ids import FreshIds
 from treering.engine.session.housekeeping import Housekeeper
@@ -101,11 +99,15 @@ class Session(SessionVerbs):
         session_dir: str | None = None,
         session_id: str | None = None,
         parent_session: str | None = None,
+        rlm_depth: int | None = None,
         durability: Durability = "full",
         compression: bool = True,
         disk: Disk = LOCAL_DISK,
     ) -> Self:
         """A new session, published whole: its header is durable when this returns.
+
+        Its depth is ``rlm_depth``; else one more than that of ``parent_session``; else that of
+        BASE_CONTEXT_RLM_DEPTH, or 0.
 
         Raises:
             Conflict: a session of that id exists.
@@ -119,6 +121,7 @@ class Session(SessionVerbs):
                 session_id=session_id,
                 cwd=cwd,
                 parent_session=parent_session,
+                rlm_depth=rlm_depth,
                 durability=durability,
                 compression=compression,
             )
@@ -264,16 +267,6 @@ class Session(SessionVerbs):
             payload = control.encode(control.Leaf(entry_id))
             self._write([Record(Kind.LEAF, payload)], (), atomic=False)
             self._leaf_id = entry_id
-
-    def set_name(self, name: str) -> str:
-        """Append a session_info entry with this display name (blank clears it)."""
-        if not isinstance(name, str):
-            raise InvalidEntry(f"a name is a string, not {type(name).__name__}")
-        return self.append(SessionInfoEntry(name=name.strip()))
-
-    def set_label(self, entry_id: str, label: str | None) -> str:
-        """Append a label entry; None clears. The entry must exist."""
-        return self.append({"type": "label", "targetId": entry_id, "label": label or None})
 
     def hold(self) -> None:
         """Take the session for a batch: other threads wait."""

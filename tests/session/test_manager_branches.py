@@ -279,3 +279,32 @@ async def test_lists_and_the_recent_one(tmp_path: Path) -> None:
     async with await SessionManager.continue_recent(str(tmp_path), home_dir=home) as manager:
         assert manager.get_session_file() not in paths
         assert manager.get_cwd() == str(tmp_path)
+
+
+@on_loop
+async def test_depths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Depth: explicit, parent + 1, environment, none where the parent cannot be read."""
+    home = str(tmp_path / "home")
+    async with await SessionManager.create("/w", home_dir=home) as manager:
+        assert manager.get_header().rlm_depth == 0
+        path = manager.get_session_file()
+        await manager.new_session(parent_session=path)
+        assert manager.get_header().rlm_depth == 1
+        await manager.new_session(parent_session=manager.get_session_file())
+        assert manager.get_header().rlm_depth == 2
+        await manager.new_session(parent_session=str(tmp_path / "none.jsonl"))
+        assert manager.get_header().rlm_depth is None
+        await manager.new_session(rlm_depth=7)
+        copied = manager.get_session_file()
+        async with await manager.fork_branch(None) as copy:
+            assert copy.get_header().rlm_depth == 7  # a copy stands where its source does
+            assert copy.get_header().parent_session == copied
+        monkeypatch.setenv("BASE_CONTEXT_RLM_DEPTH", "3")
+        await manager.new_session()
+        assert manager.get_header().rlm_depth == 3
+        monkeypatch.setenv("BASE_CONTEXT_RLM_DEPTH", "-1")
+        before = manager.get_session_file()
+        with pytest.raises(Invalid):
+            await manager.new_session()
+        assert manager.get_session_file() == before
+        await manager.append_message(user())
