@@ -73,6 +73,11 @@ _SESSION: Final = {
     "name": Lazy("treering.tools.session_commands:name", "Give a session a display name."),
     "label": Lazy("treering.tools.session_commands:label", "Label an entry, or clear its label."),
     "branch": Lazy("treering.tools.session_commands:branch", "Move the current position."),
+    "archive": Lazy(
+        "treering.tools.delete_commands:archive", "Archive a session, or take it back."
+    ),
+    "delete": Lazy("treering.tools.delete_commands:delete", "Move a session into the trash."),
+    "undelete": Lazy("treering.tools.delete_commands:undelete", "Bring a deleted session back."),
     "export": Lazy("treering.tools.show_commands:export", "Write a session as JSONL."),
     "info": Lazy("treering.tools.show_commands:info", "Figures and state of one session."),
 }

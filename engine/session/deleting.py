@@ -13,7 +13,7 @@ who owns the session keeps it, and two deletions never meet. See :mod:`.trash` f
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -178,6 +178,8 @@ def purge_deleted(store: Store, session_id: str, *, disk: Disk = LOCAL_DISK) -> 
         if state is None and not _bytes_in_trash(disk, places):
             raise _not_deleted(places)
         if state == "deleted":
+            if not _bytes_in_trash(disk, places) and _deleted(disk, places).purged_ms is not None:
+                return
             _settle(disk, places)
             rename_tombstone(disk, places.tombstone, places.under_way("purging"))
         _complete(disk, places, "purging")
@@ -230,21 +232,25 @@ def finish_deletion(store: Store, session_id: str, *, disk: Disk = LOCAL_DISK) -
             _complete(disk, places, state)
 
 
-def refuse_deleted(store: Store, session_id: str, owner: Ownership) -> None:
+def refuse_deleted(
+    store: Store, session_id: str, let_go: Callable[[], None], *, disk: Disk = LOCAL_DISK
+) -> None:
     """For who has just opened a journal: a deletion that was begun is finished, not ignored.
 
+    ``let_go`` closes journal and index, before.
+
     Raises:
-        NotFound: it was to be deleted, and is now; ``owner`` is released.
+        NotFound: it was to be deleted, and is now.
     """
     places = Places(store, session_id)
     with _errors(places, "look into the trash"):
-        if not exists(owner.disk, places.under_way("deleting")):
+        if not exists(disk, places.under_way("deleting")):
             return  # every opening comes here: one look
-        if state_of(owner.disk, places) != "deleting":
+        if state_of(disk, places) != "deleting":
             return
-        owner.release()
-        finish_deletion(store, session_id, disk=owner.disk)
-        raise _was_deleted(owner.disk, places)
+        let_go()
+        finish_deletion(store, session_id, disk=disk)
+        raise _was_deleted(disk, places)
 
 
 def bring_back_missing(store: Store, session_id: str, *, disk: Disk = LOCAL_DISK) -> bool:

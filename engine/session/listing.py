@@ -43,6 +43,7 @@ from treering.engine.session.facts import timestamp_ms
 from treering.engine.session.filling import hint_of, peek_hint, stated_id
 from treering.engine.session.listing_cache import InfoCache, Stamp, stamp_of
 from treering.engine.session.summing import ALL_TEXT_CHARS, Summary, summarise
+from treering.engine.session.trash import hidden_ids
 from treering.engine.session.view import examine_again
 from treering.engine.transfer.depth import DEPTH_MAX, depth_of_source, read_header
 from treering.index import IndexBusy, IndexFault, Usage, files
@@ -180,6 +181,8 @@ def session_info(path: str) -> SessionInfo:
 def session_names(store: Store) -> list[str]:
     """Ids that files of the store state by their names, sorted; whatever those files are.
 
+    But for those whose deletion was begun and not finished: they are deleted.
+
     Raises:
         StorageError: the folder is there and cannot be listed.
     """
@@ -189,11 +192,12 @@ def session_names(store: Store) -> list[str]:
         return []
     except OSError as error:
         raise from_os_error(error, "list the sessions", store.sessions) from error
-    return sorted(
+    stated = {
         name.removesuffix(JOURNAL_SUFFIX)
         for name in names
         if name.endswith(JOURNAL_SUFFIX) and not name.startswith(".")
-    )
+    }
+    return sorted(stated - hidden_ids(store))
 
 
 def path_in(store: Store, name: str) -> str:
