@@ -23,6 +23,7 @@ from treering.engine.session.session import Session
 from treering.engine.session.trash import Places, hidden_ids
 from treering.fuzz.explorer import Broken, Flow
 from treering.fuzz.faulty_disk import SYNCS, WRITES, FaultyDisk
+from treering.fuzz.flows.indexed import IndexStage
 from treering.fuzz.flows.interrupted import DyingDisk, Killed
 from treering.fuzz.flows.world import ADVISORY, PATH, SESSION_ID, STORE, SessionCheck, World
 from treering.fuzz.flows.world import make_session as make_bare_session
@@ -294,12 +295,45 @@ def killed_deletion_flow(name: str) -> Flow:
     return Flow(name, _prepared(FIRST[first]), run, DeletionCheck(), ADVISORY)
 
 
+class IndexedDeletion(IndexStage):
+    """A deletion with index files that can be lost, kept, or come back."""
+
+    def run(self, disk: Any, ledger: Ledger, _: object) -> None:
+        """Delete a session with an index."""
+        delete_session(self.path, disk=disk)
+        ledger.remember(STATE, ("deleted",))
+
+    def check_deleted(self, disk: SimDisk, expectation: Expectation) -> None:
+        """What is deleted has no index, whatever crash comes next; what is not deleted is whole."""
+        self.mirror.attach(disk)
+        finished = finish_deletions(self.store, disk=disk)
+        places = Places(self.store, SESSION_ID)
+        if disk.exists(places.journal):
+            if expectation.fact(STATE) or finished.done or finished.left:
+                raise Broken(f"the session is there ({finished})")
+        else:
+            for now in (disk, SimDisk(disk.volume.lost())):
+                left = [name for name in now.list_folder(self.mirror.index) if "sqlite" in name]
+                if left or not now.exists(places.tombstone):
+                    raise Broken(f"of the index of a deleted session there are {left}")
+            undelete_session(self.store, SESSION_ID, disk=disk)
+        self.check(disk, expectation)
+
+
+def _indexed_deletion() -> Flow:
+    stage = IndexedDeletion()
+    return Flow(
+        "index-delete", stage.prepare, stage.run, stage.check_deleted, ADVISORY, stage.entered
+    )
+
+
 def deleting_flows() -> Iterator[Flow]:
     """Those in which nothing is killed."""
     yield deletion_flow("delete", (), ("delete",))
     yield deletion_flow("undelete", ("delete",), ("undelete",))
     yield deletion_flow("purge", ("delete",), ("purge",))
     yield deletion_flow("delete-undelete", (), ("delete", "undelete", "delete"))
+    yield _indexed_deletion()
 
 
 def killed_deletion_flows() -> Iterator[Flow]:
