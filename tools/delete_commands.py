@@ -97,12 +97,11 @@ def _named(store: Store, sel: str) -> tuple[Store, str]:
             store = store.of_journal(path)
         return store, session_id_of(path)
     deleted = list_deleted(store)
-    for fits in (
-        lambda one: one.id == sel,
-        lambda one: sel != "" and (one.id.startswith(sel) or one.id.endswith(sel)),
-        lambda one: sel != "" and one.name == sel,
+    for fitting in (
+        [one.id for one in deleted if one.id == sel],
+        [one.id for one in deleted if sel and (one.id.startswith(sel) or one.id.endswith(sel))],
+        [one.id for one in deleted if sel and one.name == sel],
     ):
-        fitting = [one.id for one in deleted if fits(one)]
         if len(fitting) == 1:
             return store, fitting[0]
         if fitting:
