@@ -55,6 +55,7 @@ def create_parts(
 ) -> Parts:
     """Publish a new journal that holds only its header: see :meth:`Session.create`."""
     _check_durability(durability)
+    fresh = session_id is None
     session_id = home.check_session_id(
         environment.new_session_id() if session_id is None else session_id
     )
@@ -77,7 +78,8 @@ def create_parts(
     path = store.journal_path(session_id)
     if not in_memory:
         home.check_writable_place(path)
-    check_not_deleted(disk, store, session_id)
+    if not fresh:
+        check_not_deleted(disk, store, session_id)
     new = NewJournal(
         disk, store.sessions, session_id, purpose="create", top=store.top, compression=compression
     )

@@ -29,6 +29,7 @@ from treering.engine.session.capture import SourceRef
 from treering.engine.session.entries import decode_header
 from treering.engine.session.entry import Entry
 from treering.engine.session.reads import Reads
+from treering.engine.session.trash import check_not_deleted
 from treering.engine.transfer import importing
 from treering.engine.transfer.depth import check_depth, depth_of_source
 from treering.engine.transfer.journal_source import JournalSource
@@ -346,6 +347,8 @@ def publish_copy(
     """
     session_id = to.session_id or environment.new_session_id()
     path = to.store.journal_path(session_id)
+    if to.session_id is not None:
+        check_not_deleted(to.disk, to.store, session_id)
     if not isinstance(to.disk, MemoryDisk):
         home.check_writable_place(path)
     header = importing.new_header(session_id, to.cwd, to.parent_session, to.depth)

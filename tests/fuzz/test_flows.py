@@ -145,6 +145,7 @@ def test_an_error_that_is_not_typed_is_a_finding(monkeypatch: pytest.MonkeyPatch
     from treering.engine.journal import publish
 
     monkeypatch.setattr(publish, "from_os_error", lambda error, *_: error)
-    result = Injected("create")
-    inject(flow_named("create"), Injection(3, "EIO", "once"), 0, result)
+    result, flow = Injected("create"), flow_named("create")
+    names = [op.name for op in calls_of(flow, 0)]
+    inject(flow, Injection(names.index("make_folder") + 1, "EIO", "once"), 0, result)
     assert "not a typed error" in str(result.findings[0])

@@ -46,6 +46,7 @@ from treering.engine.session.deleting import (
 from treering.engine.session.listing import list_sessions, session_names
 from treering.engine.session.manager import SessionManager
 from treering.engine.session.trash import Places, hidden_ids
+from treering.engine.transfer.copying import prepare_fork
 from treering.fuzz.faulty_disk import SYNCS, WRITES, FaultyDisk, FaultyFile
 from treering.fuzz.flows.interrupted import DyingDisk, Killed
 
@@ -223,6 +224,11 @@ def test_nothing_comes_back_by_itself(tmp_path: Path) -> None:
         delete_session(places.journal)
     with pytest.raises(Conflict, match="treering session undelete"):
         new(tmp_path, session_id="s1")
+    with new(tmp_path) as other:
+        entry_id = other.append(custom())
+        prepared = prepare_fork(other, entry_id, "at")
+        with pytest.raises(Conflict, match="treering session undelete"):
+            prepared.create("/w", session_id="s1")
     purge_deleted(places.store, "s1")
     with pytest.raises(Conflict) as caught:
         new(tmp_path, session_id="s1")
