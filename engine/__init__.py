@@ -35,8 +35,18 @@ from treering.engine.session.context_usage import (
     build_context_usage,
     read_context_usage,
 )
+from treering.engine.session.deleting import (
+    DeletedSession,
+    FinishedDeletions,
+    delete_session,
+    finish_deletions,
+    list_deleted,
+    purge_deleted,
+    undelete_session,
+)
 from treering.engine.session.entries import SessionHeader, UnknownEntry
 from treering.engine.session.entry import Entry
+from treering.engine.session.lifecycle import archive_session, is_draft, unarchive_session
 from treering.engine.session.listing import SessionInfo, list_sessions, most_recent
 from treering.engine.session.manager import SessionManager
 from treering.engine.session.manager_reads import CapturedHistory
@@ -83,7 +93,9 @@ __all__ = [
     "CopyLimits",
     "CopyResult",
     "Damaged",
+    "DeletedSession",
     "Entry",
+    "FinishedDeletions",
     "ImportPreview",
     "ImportResult",
     "Invalid",
@@ -125,21 +137,29 @@ __all__ = [
     "UnknownEntry",
     "Unsupported",
     "VisibleTree",
+    "archive_session",
     "build_context_usage",
     "build_session_context",
     "build_tree",
     "copy_branch",
+    "delete_session",
     "export_jsonl",
+    "finish_deletions",
     "fork_session",
     "import_session",
+    "is_draft",
     "jsonl_lines",
+    "list_deleted",
     "list_sessions",
     "most_recent",
     "prepare_fork",
     "preview_import",
+    "purge_deleted",
     "read_context_usage",
     "repair",
     "selection_of",
     "summary_budget",
+    "unarchive_session",
+    "undelete_session",
     "visible_tree",
 ]
