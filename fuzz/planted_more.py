@@ -110,7 +110,7 @@ def failed_write_wiped_in_the_cache() -> Any:
     return mock.patch.object(writer, "cut_off", hasty)
 
 
-@fault("recover:relaxed+append+branch:*")
+@fault("recover-straddling")
 def torn_tail_not_wiped() -> Any:
     """A torn tail is cut off, and what it left on the device can show again."""
     return mock.patch.object(opening, "cut_off", _cut_unwiped)

@@ -16,7 +16,7 @@ from treering.fuzz.flows.grouped import grouped_flows
 from treering.fuzz.flows.handmade import handmade_flows
 from treering.fuzz.flows.indexed import indexed_flows
 from treering.fuzz.flows.interrupted import interrupted_flow, interrupted_flows
-from treering.fuzz.flows.recovering import recover_flow, recover_flows
+from treering.fuzz.flows.recovering import recover_flow, recover_flows, straddling_flow
 from treering.fuzz.flows.sequences import sequence_flow, sequences
 from treering.fuzz.flows.whole import whole_flows
 from treering.fuzz.flows.world import VERBS
@@ -51,6 +51,8 @@ def flow_named(name: str) -> Flow:
     Raises:
         KeyError: there is none.
     """
+    if name == "recover-straddling":
+        return straddling_flow()
     if name.startswith("recover:"):
         _, base, number = name.split(":")
         return recover_flow(base, int(number))

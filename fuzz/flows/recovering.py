@@ -6,13 +6,25 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final, NamedTuple
 
+from treering.engine.journal.format import ENVELOPE_BYTES
+from treering.engine.session.session import Session
 from treering.fuzz.explorer import Broken, Flow, images_of, record
 from treering.fuzz.flows.sequences import sequence_flow
-from treering.fuzz.flows.world import ADVISORY, PATH, SessionCheck, World, open_journal, quarantined
+from treering.fuzz.flows.world import (
+    ADVISORY,
+    PATH,
+    SessionCheck,
+    World,
+    entry,
+    items_of,
+    make_session,
+    open_journal,
+    quarantined,
+)
 from treering.fuzz.ledger import Expectation, Ledger
 from treering.fuzz.seeded import SeededEnvironment
 from treering.fuzz.simdisk import SimDisk
-from treering.fuzz.volume import Image, Volume
+from treering.fuzz.volume import SECTOR_BYTES, Image, Volume
 
 BASES: Final = (
     "append",
@@ -81,6 +93,40 @@ def recover_flow(base: str, number: int) -> Flow:
     return Flow(f"recover:{base}:{number}", prepare, run, RecoverCheck(), ADVISORY)
 
 
+def straddling_flow() -> Flow:
+    """The torn tail lacks the two bytes that it has in the sector before: every frame begins so.
+
+    Whatever is written over its beginning makes it whole again, where the device shows the rest.
+    """
+
+    def prepare(disk: SimDisk, ledger: Ledger) -> None:
+        make_session(disk, ledger)
+        with Session.open(PATH, disk=disk) as session:
+            session.append(entry("opens-the-epoch"))
+            bare = session._writer.size + ENVELOPE_BYTES + len(entry("pad"))
+            session.append(entry("pad", "p" * (-(bare + 2) % SECTOR_BYTES)))
+            acknowledged = items_of(session.source, session.journal_id)
+            offset = session._writer.size
+            session.branch_to("first")
+            data = bytearray(disk.read_file(PATH))
+        assert offset % SECTOR_BYTES == SECTOR_BYTES - 2
+        tail = bytes(2) + bytes(data[offset + 2 :])
+        data[offset:] = tail
+        image = disk.volume.cached()
+        image.files[disk.volume.file(PATH).number] = bytes(data)
+        disk.volume = Volume.of(image)
+        ledger.begin(acknowledged)
+        ledger.remember(TAIL, (offset, tail))
+
+    def run(disk: Any, ledger: Ledger, _: object) -> None:
+        world = World(disk, ledger, prefix="later")
+        world.own(power_failed=True)
+        world.append()
+        world.close()
+
+    return Flow("recover-straddling", prepare, run, RecoverCheck(), ADVISORY)
+
+
 class RecoverCheck:
     """What a session promises, and at every moment the torn bytes are somewhere."""
 
@@ -102,6 +148,7 @@ class RecoverCheck:
 
 def recover_flows() -> Iterator[Flow]:
     """Every base, several torn tails each."""
+    yield straddling_flow()
     for base in BASES:
         for number in range(EACH):
             yield recover_flow(base, number)
