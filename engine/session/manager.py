@@ -10,21 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from treering.engine.errors import Closed, Conflict, ReadOnly
+from treering.engine.errors import Closed, Conflict, InvalidEntry, ReadOnly
 from treering.engine.journal.recovery import Report
 from treering.engine.session.admission import EntryInput, admit
 from treering.engine.session.attribution import aggregate_usage as aggregate_of
-from treering.engine.session.entries import SessionHeader
+from treering.engine.session.entries import SessionHeader, Usage
 from treering.engine.session.manager_branches import ManagerBranches
-from treering.engine.session.manager_making import opened_source
+from treering.engine.session.manager_making import source_in_memory
 from treering.engine.session.manager_parts import (
     Moved,
+    Recovered,
     Source,
     Threads,
+    appended,
     moved,
     note_answers,
     run_jobs,
@@ -44,18 +47,25 @@ class SessionManager(AppendVerbs[Any], ManagerBranches, ManagerReads, ResidentRe
     """One selected session. Make it with a static constructor; ``async with`` closes it."""
 
     def __init__(self, source: Source, *, session_dir: str | None = None) -> None:
-        """For the constructors; needs a running event loop."""
+        """For the constructors; needs a running event loop. It takes the source over."""
         self._source = source
         self._session_dir = session_dir
         self._threads = Threads()
         self._listeners: list[PersistListener] = []
-        self._queue: WriteQueue | None = None
         self._busy: str | None = None
         """What keeps mutations out at the moment: closing or switching."""
-        self._retiring: set[asyncio.Task[None]] = set()
-        self._closed: asyncio.Future[None] | None = None
-        if isinstance(source.reads, Session):
-            self._queue = self._new_queue(source)
+        self._switch = asyncio.Lock()
+        self._retiring: list[asyncio.Task[None]] = []
+        self._closing: asyncio.Task[None] | None = None
+        self._held: list[WriteQueue] = []
+        # Who forgets a manager holds its session no longer than the queue needs.
+        weakref.finalize(self, _abandon, self._held)
+        try:
+            owned = isinstance(source.reads, Session)
+            self._queue: WriteQueue | None = self._new_queue(source) if owned else None
+        except BaseException:
+            source.reads.close()
+            raise
 
     # Switching and ending
 
@@ -70,70 +80,69 @@ class SessionManager(AppendVerbs[Any], ManagerBranches, ManagerReads, ResidentRe
 
         Nothing is copied from the parent. When it cannot be made the old one stays selected.
         """
+        self._writing()
         old = self._source
-        if not isinstance(old.reads, Session):
-            raise ReadOnly("a view makes no sessions", path=old.reads.path)
-        cwd = old.reads.header.cwd
-        with _Busy(self, "switching"):
-            await self._drained()
+        session = old.reads
+        assert isinstance(session, Session)
+        more: dict[str, Any] = {
+            "session_id": session_id,
+            "parent_session": parent_session,
+            "rlm_depth": rlm_depth,
+        }
+        cwd = old.header.cwd
+
+        def make() -> Source:
             if old.in_memory:
-                made = await SessionManager.in_memory(cwd, session_id=session_id)
-                fresh = made._let_go()
-            else:
-                sessions = old.reads.store.sessions
-                fresh = await asyncio.to_thread(
-                    lambda: Source(
-                        Session.create(
-                            cwd,
-                            session_dir=sessions,
-                            session_id=session_id,
-                            parent_session=parent_session,
-                            rlm_depth=rlm_depth,
-                        )
-                    )
-                )
-            await self._adopt(fresh)
+                return source_in_memory(cwd, **more)
+            sessions, durability = session.store.sessions, session.durability
+            return Source(Session.create(cwd, session_dir=sessions, durability=durability, **more))
+
+        await self._select(make)
         return self.get_session_file()
 
     async def set_session_file(self, path: str | os.PathLike[str]) -> None:
         """Select another session; the path that is open already means only a flush."""
-        own = self.get_session_file()
+        self._writing()
+        own, session = self.get_session_file(), self._source.reads
         if own is not None and os.path.realpath(path) == os.path.realpath(own):
             await self.flush_now()
             return
-        with _Busy(self, "switching"):
-            await self._drained()
-            await self._adopt(await opened_source(path, "tail", "full"))
+        assert isinstance(session, Session)
+        durability = session.durability
+        await self._select(lambda: Source(Session.open(path, durability=durability)))
 
-    def _let_go(self) -> Source:
-        """Give the source away: this manager is not used any more."""
-        assert self._queue is not None
-        task = asyncio.create_task(self._queue.end())
-        self._retiring.add(task)
-        task.add_done_callback(self._retiring.discard)
-        self._threads.end()
-        return self._source
-
-    async def _adopt(self, fresh: Source) -> None:
-        """Select another source. The old one is closed now, or when its last read has ended."""
-        old, queue = self._source, self._queue
-        self._source = fresh
-        self._queue = self._new_queue(fresh)
-        task = asyncio.create_task(_retire(old, queue))
-        self._retiring.add(task)
-        task.add_done_callback(self._retiring.discard)
-        if not old.pins:
-            await task
+    async def _select(self, make: Callable[[], Source]) -> None:
+        """Select a source that is made in a thread. The old one is closed when nobody reads it."""
+        async with self._switch:
+            self._writing()
+            self._busy = "switching"
+            try:
+                if self._queue is not None:
+                    await self._queue.drain()
+                fresh = await _finished(asyncio.ensure_future(asyncio.to_thread(make)))
+                if self._closing is not None:
+                    await asyncio.to_thread(fresh.reads.close)
+                    self._check_open()
+                try:
+                    queue = self._new_queue(fresh)
+                except BaseException:
+                    fresh.reads.close()
+                    raise
+                old, old_queue = self._source, self._queue
+                self._source, self._queue = fresh, queue
+                task = asyncio.create_task(_retire(old, old_queue))
+                self._retiring.append(task)
+            finally:
+                if self._busy == "switching":
+                    self._busy = None
+            if not old.pins:
+                await asyncio.wait({task})  # its errors are those of the old session: see close
 
     async def flush_now(self) -> None:
         """Wait until everything that was queued before is acknowledged or has failed."""
         self._check_open()
         if self._queue is not None:
             await self._queue.run(_nothing)
-
-    async def _drained(self) -> None:
-        if self._queue is not None:
-            await self._queue.drain()
 
     async def recover(self) -> Report:
         """After :class:`OutcomeUnknown`: open the journal anew. See :meth:`Session.recover`.
@@ -142,31 +151,38 @@ class SessionManager(AppendVerbs[Any], ManagerBranches, ManagerReads, ResidentRe
             Conflict: captured reads are in progress.
         """
         source = self._source
-        if source.pins:
-            raise Conflict("reads are in progress", path=source.reads.path)
 
-        def work(session: Session) -> Any:
+        def work(session: Session) -> Recovered:
+            if source.pins:
+                raise Conflict("reads are in progress", path=session.path)
             report = session.recover()
-            return moved(session, report)
+            return Recovered(report, session.leaf_id, read_metadata(session))
 
         report: Report = await self._do(work)
-        source.metadata = await self._threads.run(read_metadata, source.reads)
         return report
 
     async def close(self) -> None:
-        """Wait for queued writes and for reads, then let the session go. Idempotent."""
-        if self._closed is not None:
-            await asyncio.shield(self._closed)
-            return
-        self._closed = asyncio.get_running_loop().create_future()
-        self._busy = "closed"
-        try:
-            for task in list(self._retiring):
-                await task
-            await _retire(self._source, self._queue)
-        finally:
+        """Wait for queued writes and for reads, then let the session go. Idempotent.
+
+        It goes on when the task that waits for it is cancelled; a later call waits for the end.
+
+        Raises:
+            OutcomeUnknown, SourceChanged: an end could not be written, of this session or of one
+                that was selected before; they are closed, and everything acknowledged stays.
+        """
+        if self._closing is None:
+            self._busy = "closed"
+            self._closing = asyncio.create_task(self._end())
+        await asyncio.shield(self._closing)
+
+    async def _end(self) -> None:
+        async with self._switch:
+            self._retiring.append(asyncio.create_task(_retire(self._source, self._queue)))
+            results = await asyncio.gather(*self._retiring, return_exceptions=True)
             self._threads.end()
-            self._closed.set_result(None)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
 
     async def __aenter__(self) -> Self:
         return self
@@ -182,11 +198,19 @@ class SessionManager(AppendVerbs[Any], ManagerBranches, ManagerReads, ResidentRe
     # Writing
 
     def _new_queue(self, source: Source) -> WriteQueue:
-        session = source.reads
+        session, manager = source.reads, weakref.ref(self)
         assert isinstance(session, Session)
-        return WriteQueue(
-            lambda jobs: run_jobs(session, jobs), lambda jobs: self._acknowledge(source, jobs)
-        )
+
+        def acknowledge(jobs: list[Job]) -> None:
+            found = manager()
+            if found is None:
+                note_answers(source, jobs)
+            else:
+                found._acknowledge(source, jobs)
+
+        queue = WriteQueue(lambda jobs: run_jobs(session, jobs), acknowledge)
+        self._held[:] = [queue]
+        return queue
 
     def _acknowledge(self, source: Source, jobs: list[Job]) -> None:
         count = note_answers(source, jobs)
@@ -235,13 +259,16 @@ class SessionManager(AppendVerbs[Any], ManagerBranches, ManagerReads, ResidentRe
         origin: str | None = None,
     ) -> tuple[str, Any]:
         """The same; returns the id and the aggregate that was stored."""
+        if not isinstance(child_usage, (Mapping, Usage)):
+            raise InvalidEntry(f"the usage of a child is a mapping, not {child_usage!r}")
         admit(child_attribution(target_id, child_usage, aggregate_usage, origin))
 
         def work(session: Session) -> Moved:
             summed = aggregate_of(session, target_id, child_usage)
             aggregate = summed if aggregate_usage is None else aggregate_usage
-            entry_id = session.append(child_attribution(target_id, child_usage, aggregate, origin))
-            return moved(session, (entry_id, aggregate), session.read(entry_id).raw)
+            entry = child_attribution(target_id, child_usage, aggregate, origin)
+            added = appended(session, admit(entry))
+            return moved(session, (added.id, aggregate), added.raw)
 
         found: tuple[str, Any] = await self._do(work)
         return found
@@ -254,8 +281,11 @@ class SessionManager(AppendVerbs[Any], ManagerBranches, ManagerReads, ResidentRe
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
-    async def _do(self, work: Callable[[Session], Any]) -> Any:
-        return await self._writing().run(work)
+    async def _do(self, work: Callable[[Session], Any], source: Source | None = None) -> Any:
+        queue = self._writing()
+        if source is not None and source is not self._source:
+            raise Conflict("another session was selected meanwhile", path=source.reads.path)
+        return await queue.run(work)
 
     def _writing(self) -> WriteQueue:
         self._check_open()
@@ -270,7 +300,7 @@ class SessionManager(AppendVerbs[Any], ManagerBranches, ManagerReads, ResidentRe
         return self._queue
 
     def _check_open(self) -> None:
-        if self._closed is not None:
+        if self._closing is not None:
             raise Closed("the session manager is closed", path=self._source.reads.path)
 
     def _selected(self) -> Source:
@@ -341,24 +371,24 @@ class SessionManager(AppendVerbs[Any], ManagerBranches, ManagerReads, ResidentRe
         return not self._source.in_memory
 
 
-class _Busy:
-    """Keeps mutations out while the manager changes its session."""
-
-    def __init__(self, manager: SessionManager, what: str) -> None:
-        manager._writing()
-        self._manager = manager
-        manager._busy = what
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        if self._manager._closed is None:
-            self._manager._busy = None
+def _abandon(held: list[WriteQueue]) -> None:
+    for queue in held:
+        queue.abandon()
 
 
 def _nothing(_: Session) -> None:
     """A job that only waits for its turn."""
+
+
+async def _finished(task: asyncio.Future[Source]) -> Source:
+    """The result of a task that is not stopped half way; if nobody takes it, it is closed."""
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(
+            lambda done: None if done.exception() is not None else done.result().reads.close()
+        )
+        raise
 
 
 async def _retire(source: Source, queue: WriteQueue | None) -> None:

@@ -9,8 +9,9 @@ from typing import Any, Self
 from msgspec import UNSET, UnsetType
 
 from treering.engine.errors import Conflict, Invalid
+from treering.engine.session.admission import EntryInput, admit
 from treering.engine.session.manager_making import ManagerMaking
-from treering.engine.session.manager_parts import Moved, Source, Threads, moved
+from treering.engine.session.manager_parts import Moved, Source, Threads, appended, moved
 from treering.engine.session.navigation import (
     NO_OPTIONS,
     Navigation,
@@ -38,12 +39,8 @@ class ManagerBranches(ManagerMaking):
         """The source that is selected now."""
         raise AssertionError("subclasses answer")
 
-    async def _do(self, work: Callable[[Session], Any]) -> Any:
-        raise AssertionError(f"subclasses do {work}")
-
-    async def append_label_change(self, target_id: str, label: str | None) -> str:
-        """Label an entry."""
-        raise AssertionError(f"subclasses label {target_id} {label}")
+    async def _do(self, work: Callable[[Session], Any], source: Source | None = None) -> Any:
+        raise AssertionError(f"subclasses do {work} {source}")
 
     async def set_session_file(self, path: str | os.PathLike[str]) -> None:
         """Select another session."""
@@ -63,13 +60,18 @@ class ManagerBranches(ManagerMaking):
         """
         await self._branch_to(entry_id, UNSET)
 
-    async def _branch_to(self, entry_id: str | None, expected_leaf: str | None | UnsetType) -> None:
+    async def _branch_to(
+        self,
+        entry_id: str | None,
+        expected_leaf: str | None | UnsetType,
+        source: Source | None = None,
+    ) -> None:
         def work(session: Session) -> Moved:
             _check_leaf(session, expected_leaf)
             session.branch_to(entry_id)
             return moved(session, None)
 
-        await self._do(work)
+        await self._do(work, source)
 
     async def branch_with_summary(
         self,
@@ -87,13 +89,32 @@ class ManagerBranches(ManagerMaking):
             Conflict: the position is not ``expected_leaf`` when the entry has its turn.
         """
         entry = branch_summary(entry_id, summary, details, from_hook=from_hook, usage=usage)
+        return await self._branch_with(entry, expected_leaf)
+
+    async def _branch_with(
+        self,
+        entry: EntryInput,
+        expected_leaf: str | None | UnsetType,
+        source: Source | None = None,
+    ) -> str:
+        admitted = admit(entry)
 
         def work(session: Session) -> Moved:
             _check_leaf(session, expected_leaf)
-            added = session.append(entry)
-            return moved(session, added, session.read(added).raw)
+            added = appended(session, admitted)
+            return moved(session, added.id, added.raw)
 
-        found: str = await self._do(work)
+        found: str = await self._do(work, source)
+        return found
+
+    async def _label(self, entry_id: str, label: str, source: Source) -> str:
+        admitted = admit({"type": "label", "targetId": entry_id, "label": label})
+
+        def work(session: Session) -> Moved:
+            added = appended(session, admitted)
+            return moved(session, added.id, added.raw)
+
+        found: str = await self._do(work, source)
         return found
 
     async def navigate_tree(
@@ -108,7 +129,7 @@ class ManagerBranches(ManagerMaking):
         source.pin()
         try:
             return await navigate(
-                source.reads, _Moves(self), target_id, options, run=self._threads.run
+                source.reads, _Moves(self, source), target_id, options, run=self._threads.run
             )
         finally:
             source.unpin()
@@ -168,7 +189,10 @@ class ManagerBranches(ManagerMaking):
         source = self._selected()
         file = source.file
         found: PreparedFork = await self._threads.run(
-            lambda: prepare_fork(source.reads, entry_id, position, limits=limits, session_file=file)
+            lambda: prepare_fork(
+                source.reads, entry_id, position, limits=limits, session_file=file
+            ),
+            pinned=source,
         )
         return found
 
@@ -183,28 +207,26 @@ class ManagerBranches(ManagerMaking):
                 "a session in memory has no folder that a copy could be in",
                 next_step="name a session_dir (fork_branch)",
             )
-        source.pin()
-        try:
-            found: CopyResult = await self._threads.run(
-                lambda: copy_branch(source.reads, leaf_id, limits=limits, session_file=file, **more)
-            )
-            return found
-        finally:
-            source.unpin()
+        found: CopyResult = await self._threads.run(
+            lambda: copy_branch(source.reads, leaf_id, limits=limits, session_file=file, **more),
+            pinned=source,
+        )
+        return found
 
 
 class _Moves:
-    """The manager as :func:`navigate` sees it."""
+    """One source of the manager as :func:`navigate` sees it: no other one is written to."""
 
-    def __init__(self, manager: ManagerBranches) -> None:
+    def __init__(self, manager: ManagerBranches, source: Source) -> None:
         self._manager = manager
+        self._source = source
 
     async def leaf_id(self) -> str | None:
-        await self._manager.flush_now()
-        return self._manager._selected().leaf_id
+        await self._manager._do(_nothing, self._source)
+        return self._source.leaf_id
 
     async def branch_to(self, entry_id: str | None, *, expected_leaf: str | None) -> None:
-        await self._manager._branch_to(entry_id, expected_leaf)
+        await self._manager._branch_to(entry_id, expected_leaf, self._source)
 
     async def branch_with_summary(
         self,
@@ -216,17 +238,15 @@ class _Moves:
         usage: Any,
         expected_leaf: str | None,
     ) -> str:
-        return await self._manager.branch_with_summary(
-            entry_id,
-            summary,
-            details,
-            from_hook=from_hook,
-            usage=usage,
-            expected_leaf=expected_leaf,
-        )
+        entry = branch_summary(entry_id, summary, details, from_hook=from_hook, usage=usage)
+        return await self._manager._branch_with(entry, expected_leaf, self._source)
 
     async def set_label(self, entry_id: str, label: str) -> str:
-        return await self._manager.append_label_change(entry_id, label)
+        return await self._manager._label(entry_id, label, self._source)
+
+
+def _nothing(_: Session) -> None:
+    """A job that only waits for its turn."""
 
 
 def _check_leaf(session: Session, expected: str | None | UnsetType) -> None:

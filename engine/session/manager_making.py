@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from treering.engine.home import Store
 from treering.engine.journal.framing import Durability
@@ -92,15 +92,8 @@ class ManagerMaking:
     ) -> Self:
         """A session without a file; the same queue, ids and errors. It ends with the process."""
 
-        def make() -> Source:
-            disk = MemoryDisk()
-            disk.make_folder(_MEMORY_HOME)
-            session = Session.create(
-                cwd, home_dir=_MEMORY_HOME, session_id=session_id, disk=disk, compression=False
-            )
-            return Source(session, in_memory=True)
-
-        return cls(await asyncio.to_thread(make), session_dir=session_dir)
+        source = await asyncio.to_thread(source_in_memory, cwd, session_id=session_id)
+        return cls(source, session_dir=session_dir)
 
     @classmethod
     async def continue_recent(
@@ -241,6 +234,14 @@ async def _listed(
 
 def _ignored(_: object) -> None:
     """A handle that nobody cancels."""
+
+
+def source_in_memory(cwd: str | None, **more: Any) -> Source:
+    """A session that is nowhere but in memory; ``more`` are arguments of :meth:`Session.create`."""
+    disk = MemoryDisk()
+    disk.make_folder(_MEMORY_HOME)
+    session = Session.create(cwd, home_dir=_MEMORY_HOME, disk=disk, compression=False, **more)
+    return Source(session, in_memory=True)
 
 
 async def opened_source(

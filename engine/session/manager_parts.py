@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from treering.engine.errors import TreeringError
+from treering.engine.errors import Damaged, TreeringError
 from treering.engine.session.admission import Admitted
+from treering.engine.session.entries import SessionHeader
 from treering.engine.session.metadata import Metadata, read_metadata, read_path_metadata
 from treering.engine.session.plan import Appended, append_group
+from treering.engine.session.reads import Reads
 from treering.engine.session.session import Session
 from treering.engine.session.view import SessionView
 from treering.engine.session.write_queue import Job
@@ -25,12 +29,27 @@ class Source:
         self.reads = reads
         self.in_memory = in_memory
         self.owned = isinstance(reads, Session)
-        self.header = reads.header
-        self.metadata: Metadata = read_metadata(reads)
-        self.leaf_id = reads.leaf_id
+        try:
+            self._header = _header_of(reads)
+            self.metadata: Metadata = read_metadata(reads)
+            self.leaf_id = reads.leaf_id
+        except BaseException:
+            reads.close()
+            raise
         self.pins = 0
         self._free = asyncio.Event()
         self._free.set()
+
+    @property
+    def header(self) -> SessionHeader:
+        """The session header.
+
+        Raises:
+            Damaged: it is lost.
+        """
+        if isinstance(self._header, Damaged):
+            raise copy.copy(self._header)
+        return self._header
 
     @property
     def file(self) -> str | None:
@@ -69,11 +88,31 @@ class Moved(NamedTuple):
     """The entry that was appended, if one was."""
 
 
+class Recovered(NamedTuple):
+    """The answer of a recovery: everything may be otherwise than before."""
+
+    answer: Any
+    leaf_id: str | None
+    metadata: Metadata
+
+
 def moved(session: Session, answer: Any, raw: bytes | None = None) -> Moved:
-    """What holds at the new position; to be called in the writer's thread."""
+    """What holds at the new position; to be called in the writer's thread.
+
+    What happened is durable by now: a status that cannot be read is none, and no error.
+    """
     found = Metadata()
-    read_path_metadata(session, found)
+    with contextlib.suppress(TreeringError):
+        read_path_metadata(session, found)
     return Moved(answer, session.leaf_id, found.agent_status, found.git_state, raw)
+
+
+def appended(session: Session, entry: Admitted) -> Appended:
+    """Append one entry in the writer's thread. Raises as :meth:`Session.append`."""
+    (answer,) = append_group(session, [entry])
+    if isinstance(answer, TreeringError):
+        raise answer
+    return answer
 
 
 def run_jobs(session: Session, jobs: list[Job]) -> None:
@@ -82,13 +121,26 @@ def run_jobs(session: Session, jobs: list[Job]) -> None:
     while at < len(jobs):
         group = _group(jobs, at)
         if group:
-            answers = append_group(session, [job.work for job in group])
-            for job, answer in zip(group, answers, strict=True):
-                job.answer = answer
+            _append(session, group)
             at += len(group)
         else:
             jobs[at].answer = _call(session, jobs[at])
             at += 1
+
+
+def _append(session: Session, group: list[Job]) -> None:
+    leaf, jumped, last = session.leaf_id, False, None
+    try:
+        answers: list[Any] = list(append_group(session, [job.work for job in group]))
+    except Exception as error:  # noqa: BLE001 (a mistake of ours is told to these callers alone)
+        answers = [copy.copy(error) for _ in group]
+    for job, answer in zip(group, answers, strict=True):
+        job.answer = answer
+        if isinstance(answer, Appended) and answer.raw is not None and not job.work.is_request:
+            jumped = jumped or (job.work.parent_given and job.work.parent != leaf)
+            leaf, last = answer.id, job
+    if jumped and last is not None:
+        last.answer = moved(session, last.answer.id, last.answer.raw)
 
 
 def _group(jobs: list[Job], start: int) -> list[Job]:
@@ -107,7 +159,7 @@ def _group(jobs: list[Job], start: int) -> list[Job]:
 def _call(session: Session, job: Job) -> Any:
     try:
         return job.work(session)
-    except TreeringError as error:
+    except Exception as error:  # noqa: BLE001 (told to its caller alone, whatever it is)
         return error
 
 
@@ -116,7 +168,10 @@ def note_answers(source: Source, jobs: list[Job]) -> int:
     count = 0
     for job in jobs:
         answer = job.answer
-        if isinstance(answer, Moved):
+        if isinstance(answer, Recovered):
+            source.leaf_id, source.metadata = answer.leaf_id, answer.metadata
+            job.answer = answer.answer
+        elif isinstance(answer, Moved):
             if answer.raw is not None:
                 count += 1
                 source.metadata.note(answer.raw)
@@ -134,16 +189,42 @@ def note_answers(source: Source, jobs: list[Job]) -> int:
     return count
 
 
+def _header_of(reads: Reads) -> SessionHeader | Damaged:
+    try:
+        return reads.header
+    except Damaged as error:
+        return error
+
+
 class Threads:
     """The thread that reads of one manager run on; started by the first read."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "treering-reader")
 
-    async def run(self, work: Any, *arguments: Any) -> Any:
-        """The result of a function, without blocking the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+    async def run(self, work: Any, *arguments: Any, pinned: Source | None = None) -> Any:
+        """The result of a function, without blocking the event loop.
+
+        ``pinned`` stays open until the function has ended, also when the task is cancelled.
+        """
+        loop = asyncio.get_running_loop()
+        if pinned is not None:
+            pinned.pin()
+        try:
+            done = self._pool.submit(work, *arguments)
+        except BaseException:
+            if pinned is not None:
+                pinned.unpin()
+            raise
+        if pinned is not None:
+            done.add_done_callback(lambda _: _unpin(loop, pinned))
+        return await asyncio.wrap_future(done)
 
     def end(self) -> None:
         """No further work."""
         self._pool.shutdown(wait=False)
+
+
+def _unpin(loop: asyncio.AbstractEventLoop, source: Source) -> None:
+    with contextlib.suppress(RuntimeError):  # a loop that was closed waits for nothing
+        loop.call_soon_threadsafe(source.unpin)

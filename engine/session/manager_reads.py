@@ -31,8 +31,9 @@ _Answer = TypeVar("_Answer")
 class CapturedHistory:
     """A captured read scope, valid inside its callback. Later appends are invisible to it."""
 
-    def __init__(self, threads: Threads, capture: Capture, scope: str) -> None:
+    def __init__(self, threads: Threads, held: Source, capture: Capture, scope: str) -> None:
         self._threads = threads
+        self._held = held
         self._capture = capture
         self.scope = scope
         """``branch`` or ``source``."""
@@ -77,7 +78,7 @@ class CapturedHistory:
             after = page[-1].sequence
 
     async def _run(self, work: Callable[..., _Answer], *arguments: Any) -> _Answer:
-        answer: _Answer = await self._threads.run(work, *arguments)
+        answer: _Answer = await self._threads.run(work, *arguments, pinned=self._held)
         return answer
 
 
@@ -91,14 +92,14 @@ class ManagerReads:
         raise AssertionError("subclasses answer")
 
     @asynccontextmanager
-    async def _captured(self) -> AsyncIterator[Capture]:
+    async def _captured(self) -> AsyncIterator[tuple[Source, Capture]]:
         """The selected source as it is now, pinned while it is used."""
         source = self._selected()
         source.pin()
         try:
-            capture = await self._threads.run(self._capture, source)
+            capture = await self._threads.run(self._capture, source, pinned=source)
             try:
-                yield capture
+                yield source, capture
             finally:
                 capture.end()
         finally:
@@ -109,18 +110,14 @@ class ManagerReads:
         return Capture(reads, session_file=source.file, session_id=reads.id)
 
     async def _ask(self, question: Callable[[Capture], _Answer]) -> _Answer:
-        async with self._captured() as capture:
-            answer: _Answer = await self._threads.run(question, capture)
+        async with self._captured() as (source, capture):
+            answer: _Answer = await self._threads.run(question, capture, pinned=source)
             return answer
 
     async def _paged(self, question: Callable[[Reads], _Answer]) -> _Answer:
         source = self._selected()
-        source.pin()
-        try:
-            answer: _Answer = await self._threads.run(question, source.reads)
-            return answer
-        finally:
-            source.unpin()
+        answer: _Answer = await self._threads.run(question, source.reads, pinned=source)
+        return answer
 
     # Whole or refused
 
@@ -245,15 +242,15 @@ class ManagerReads:
         self, read: Callable[[CapturedHistory], Awaitable[_Answer]]
     ) -> _Answer:
         """Call ``read`` with a capture of the current branch; its source stays open meanwhile."""
-        async with self._captured() as capture:
-            return await read(CapturedHistory(self._threads, capture, "branch"))
+        async with self._captured() as (source, capture):
+            return await read(CapturedHistory(self._threads, source, capture, "branch"))
 
     async def read_source_history(
         self, read: Callable[[CapturedHistory], Awaitable[_Answer]]
     ) -> _Answer:
         """Call ``read`` with a capture of the whole session; its source stays open meanwhile."""
-        async with self._captured() as capture:
-            return await read(CapturedHistory(self._threads, capture, "source"))
+        async with self._captured() as (source, capture):
+            return await read(CapturedHistory(self._threads, source, capture, "source"))
 
     def supports_captured_history_reads(self) -> bool:
         """Whether captured reads of an owned session can be had (a view or memory has none)."""

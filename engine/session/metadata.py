@@ -7,16 +7,21 @@ and status claims are not taken for this session's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from treering.engine.errors import Damaged
 from treering.engine.json_text import decode_or_none
 from treering.engine.session.entry import Entry
 from treering.engine.session.facts import facts_of
 from treering.engine.session.reads import Reads
+from treering.index import Entry as Row
+from treering.index import SessionIndex
+
+_Answer = TypeVar("_Answer")
 
 _STATES: Final = {
     "active": "active",
@@ -98,10 +103,10 @@ class Metadata:
             self.state = _state_in(raw) or self.state
         elif kind == "agent_status":
             found = decode_or_none(_statuses, raw)
-            self.agent_status = self.agent_status if found is None else found.status
+            self.agent_status = None if found is None else found.status
         elif kind == "git_state":
             git = decode_or_none(_gits, raw)
-            self.git_state = self.git_state if git is None else git.git
+            self.git_state = None if git is None else git.git
 
     def _note_content(self, kind: str) -> None:
         """More than the defaults, each at most once and in their order, is from a user."""
@@ -113,40 +118,57 @@ class Metadata:
 
 
 def read_metadata(reads: Reads) -> Metadata:
-    """The metadata of a session or view as it is now."""
+    """The metadata of a session or view as it is now.
+
+    An entry that does not verify any more says nothing here; reading it tells of the damage.
+    """
     found = Metadata()
     kinds = reads.kinds()
     found.compaction_count = kinds.get("compaction", 0)
-    found.name = reads.name
-    found.state = next(
-        (state for entry in _newest(reads, "session_state") if (state := _own_state(entry))), None
-    )
+    found.name = _or_none(lambda: reads.name)
+    found.state = _or_none(lambda: _state_of(reads))
     read_path_metadata(reads, found)
+    _read_content(reads, found, kinds)
+    return found
+
+
+def _state_of(reads: Reads) -> str | None:
+    states = (_own_state(entry) for entry in _newest(reads, "session_state"))
+    return next((state for state in states if state is not None), None)
+
+
+def _read_content(reads: Reads, found: Metadata, kinds: dict[str, int]) -> None:
     content = sum(count for kind, count in kinds.items() if kind in _USER_KINDS)
-    defaults = [
-        (entry.sequence, kind)
-        for kind in _DEFAULTS
-        if content <= len(_DEFAULTS) and kinds.get(kind)
-        for entry in reads.by_kind(kind, limit=len(_DEFAULTS))
-    ]
-    found.has_user_content = content > len(defaults)
-    for _, kind in sorted(defaults):
+    if content > len(_DEFAULTS) or content > sum(kinds.get(kind, 0) for kind in _DEFAULTS):
+        found.has_user_content = True
+        return
+    places = sorted((row.sequence, kind) for kind in _DEFAULTS for row in reads.ask(_rows_of(kind)))
+    for _, kind in places:
         if not found.has_user_content:
             found._note_content(kind)
-    return found
+
+
+def _rows_of(kind: str) -> Callable[[SessionIndex], list[Row]]:
+    return lambda index: index.by_kind(kind, limit=len(_DEFAULTS) + 1)
 
 
 def read_path_metadata(reads: Reads, found: Metadata) -> None:
     """Agent status and repository state of the current position; to be read anew when it moves."""
-    status = reads.latest_on_branch("agent_status")
-    if status is None or status.retention is not None:
-        found.agent_status = None
-    else:
+    status = _or_none(lambda: reads.latest_on_branch("agent_status"))
+    decoded = None
+    if status is not None and status.retention is None:
         decoded = decode_or_none(_statuses, status.raw)
-        found.agent_status = None if decoded is None else decoded.status
-    git = reads.latest_on_branch("git_state")
+    found.agent_status = None if decoded is None else decoded.status
+    git = _or_none(lambda: reads.latest_on_branch("git_state"))
     decoded_git = None if git is None else decode_or_none(_gits, git.raw)
     found.git_state = None if decoded_git is None else decoded_git.git
+
+
+def _or_none(question: Callable[[], _Answer | None]) -> _Answer | None:
+    try:
+        return question()
+    except Damaged:
+        return None
 
 
 def _newest(reads: Reads, kind: str) -> Iterator[Entry]:

@@ -147,11 +147,22 @@ def append_group(session: Session, admitted: list[Admitted]) -> list[Appended | 
     session.hold()
     try:
         plan = Plan(session, admitted, alone=True)
-        session.store_plan(plan, atomic=False)
-    except OutcomeUnknown as error:
-        return [_unknown_alone(error, plan, place) for place in range(len(admitted))]
-    except TreeringError as error:
-        return [plan.refused.get(place, error) for place in range(len(admitted))]
+        try:
+            session.store_plan(plan, atomic=False)
+        except OutcomeUnknown as error:
+            return [_unknown_alone(error, plan, place) for place in range(len(admitted))]
+        except TreeringError as error:
+            return [_refused_alone(error, plan, place) for place in range(len(admitted))]
+        except Exception as error:
+            if session.poisoned is None:
+                raise
+            unknown = OutcomeUnknown(
+                f"an append was interrupted: {error!r}",
+                path=session.path,
+                next_step="recover the session, then look up the entry",
+            )
+            unknown.__cause__ = error
+            return [_unknown_alone(unknown, plan, place) for place in range(len(admitted))]
     finally:
         session.let_go()
     raws = {
@@ -170,15 +181,26 @@ def append_group(session: Session, admitted: list[Admitted]) -> list[Appended | 
     return answers
 
 
-def _unknown_alone(error: OutcomeUnknown, plan: Plan, place: int) -> TreeringError:
-    """The same error, naming only the entry of one caller."""
+def _planned(plan: Plan, place: int) -> str:
+    """The id of an entry that was not refused."""
+    return plan.ids[place - sum(other < place for other in plan.refused)]
+
+
+def _refused_alone(error: TreeringError, plan: Plan, place: int) -> Appended | TreeringError:
+    """The answer to one caller when nothing was stored: what was there before still is."""
     refused = plan.refused.get(place)
     if refused is not None:
         return refused
-    own = copy.copy(error)
-    at = place - sum(other < place for other in plan.refused)
-    own.entry_ids = (plan.ids[at],)
-    own.__cause__ = error
+    entry_id = _planned(plan, place)
+    return copy.copy(error) if entry_id in plan.new_ids else Appended(entry_id, None)
+
+
+def _unknown_alone(error: OutcomeUnknown, plan: Plan, place: int) -> Appended | TreeringError:
+    """The same error, naming only the entry of one caller."""
+    own = _refused_alone(error, plan, place)
+    if isinstance(own, OutcomeUnknown):
+        own.entry_ids = (_planned(plan, place),)
+        own.__cause__ = error
     return own
 
 

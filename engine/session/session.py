@@ -104,10 +104,8 @@ class Session(SessionVerbs):
         compression: bool = True,
         disk: Disk = LOCAL_DISK,
     ) -> Self:
-        """A new session, published whole: its header is durable when this returns.
-
-        Its depth is ``rlm_depth``; else one more than that of ``parent_session``; else that of
-        BASE_CONTEXT_RLM_DEPTH, or 0.
+        """A new session, published whole: its header is durable when this returns. Its depth is
+        ``rlm_depth``, one more than that of ``parent_session``, or BASE_CONTEXT_RLM_DEPTH (0).
 
         Raises:
             Conflict: a session of that id exists.
@@ -195,6 +193,16 @@ class Session(SessionVerbs):
     def leaf_id(self) -> str | None:
         """The current position; None is the position before any entry."""
         return self._leaf_id
+
+    @property
+    def durability(self) -> Durability:
+        """When an append returns: ``full`` after the sync, ``os`` after the write."""
+        return self._parts.durability
+
+    @property
+    def poisoned(self) -> str | None:
+        """Why every append is refused until :meth:`recover`; None while all is well."""
+        return self._writer.poisoned
 
     @property
     def artifact_folder(self) -> str:

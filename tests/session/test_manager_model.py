@@ -266,7 +266,7 @@ class TestManagerForLonger(ManagerMachine.TestCase):  # type: ignore[misc]
     """Thousands of steps."""
 
     settings = settings(
-        max_examples=300,
+        max_examples=80,
         stateful_step_count=60,
         deadline=None,
         suppress_health_check=list(HealthCheck),
