@@ -6,6 +6,7 @@ bodies are read only when the limits hold. Beside them :class:`Reads` has paged 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -16,7 +17,8 @@ from treering.engine.journal.format import ENVELOPE_BYTES
 from treering.engine.limits import COMPLETE_READ_BYTES, COMPLETE_READ_ENTRIES, PAGE_ENTRIES
 from treering.engine.session.context_rules import SessionContext
 from treering.engine.session.entry import Entry, Retention
-from treering.engine.session.reads import Reads
+from treering.engine.session.reads import Reads, pieces
+from treering.engine.session.texts import all_texts
 from treering.index import Entry as Indexed
 
 PAGE_MAX = 64
@@ -172,7 +174,7 @@ class Capture:
         if leaf is not None and self._row(leaf) is None:
             raise self._missing(leaf)
         return self._asked().read_session_context(
-            leaf, max_entries=max_entries, max_source_bytes=max_bytes
+            leaf, max_entries=max_entries, max_source_bytes=max_bytes, up_to=self.last
         )
 
     # Whole histories
@@ -255,37 +257,61 @@ class Capture:
 
     # Pages
 
-    def page(self, after: int = 0, limit: int = PAGE_MAX) -> list[Entry]:
-        """Entries behind a sequence, in journal order.
+    def branch_rows(self) -> Iterator[list[Indexed]]:
+        """Index rows of the captured branch, in pages, root first."""
+        leaf_id = self.source.leaf_id
+        leaf = None if leaf_id is None else self._row(leaf_id)
+        if leaf is None:
+            return
+        for start in range(0, leaf.depth + 1, PAGE_ENTRIES * 4):
+            yield self._asked()._path_rows(leaf.sequence, start)
+
+    def page(self, after: int = 0, limit: int = PAGE_MAX, *, branch: bool = False) -> list[Entry]:
+        """Entries behind a sequence in journal order, or on the branch, behind that entry.
 
         Raises:
             LimitExceeded: more than 64 were asked for.
         """
         _check_page(limit, PAGE_MAX)
+        if branch:
+            return self._branch_page(after, limit)
         page = self._asked().entries(after=after, limit=limit)
         return [entry for entry in page if entry.sequence <= self.last]
 
-    def search(self, text: str, limit: int = SEARCH_MAX) -> list[Entry]:
-        """The newest entries whose text holds ``text``, whatever its case.
+    def _branch_page(self, after: int, limit: int) -> list[Entry]:
+        leaf_id = self.source.leaf_id
+        if leaf_id is None:
+            return []
+        reads = self._asked()
+        above = reads.ask(lambda index: index.by_sequence(after)) if after else None
+        start = 0 if above is None else above.depth + 1
+        return reads.branch(leaf_id, start=start, limit=limit)
+
+    def search(self, text: str, limit: int = SEARCH_MAX, *, branch: bool = False) -> list[Entry]:
+        """The newest entries (of the branch) whose texts hold ``text``, whatever its case.
+
+        Reads everything in order; memory holds about 8 MiB and what is found.
 
         Raises:
             LimitExceeded: more than 16 were asked for.
         """
         _check_page(limit, SEARCH_MAX)
-        wanted = text.casefold().encode()
-        found: list[Entry] = []
-        for rows in reversed(list(self.rows())):
-            for entry in reversed(self._asked()._load(rows)):
-                if wanted in entry.raw.decode("utf-8", "replace").casefold().encode():
-                    found.append(entry)
-                    if len(found) == limit:
-                        return found
-        return found
+        wanted = text.casefold()
+        found: deque[Entry] = deque(maxlen=limit)
+        for rows in self.branch_rows() if branch else self.rows():
+            for piece in pieces(rows):
+                found += (
+                    entry
+                    for entry in self._loaded(list(piece))
+                    if wanted in all_texts(entry.raw).casefold()
+                )
+        return list(found)[::-1]
 
     def iter_entries(self) -> Iterator[Entry]:
         """All entries in journal order, with bounded memory."""
         for page in self.rows():
-            yield from self._loaded(page)
+            for piece in pieces(page):
+                yield from self._loaded(list(piece))
 
     def load(self, rows: Iterable[Indexed]) -> list[Entry]:
         """The entries of index rows of this capture."""

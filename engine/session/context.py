@@ -62,6 +62,7 @@ def read_context(
     *,
     max_entries: int | None = None,
     max_source_bytes: int | None = None,
+    up_to: int | None = None,
 ) -> SessionContext:
     """The context at an indexed entry; see ``Reads.read_session_context``."""
     if leaf is None:
@@ -79,7 +80,7 @@ def read_context(
         shown = messages_of(entry, kept, reader.between(compaction.depth + 1, leaf.depth))
     level, tier, model = reader.settings({message.sequence: message for message in shown})
     return SessionContext(
-        messages=tuple(with_aggregates(shown, reader.aggregates(shown))),
+        messages=tuple(with_aggregates(shown, reader.aggregates(shown, up_to))),
         thinking_level=level,
         service_tier=tier,
         model=model,
@@ -178,7 +179,9 @@ class _IndexedPath:
     def _parts_of(self, row: Indexed | None) -> dict[str, bytes]:
         return {} if row is None else parts(self._load([row])[0].raw)
 
-    def aggregates(self, shown: Sequence[ContextMessage]) -> dict[int, bytes]:
+    def aggregates(
+        self, shown: Sequence[ContextMessage], up_to: int | None = None
+    ) -> dict[int, bytes]:
         """Sequence -> the newest aggregate of child usage, of the assistant messages shown.
 
         An attribution follows its target, except in a file that somebody wrote by hand: so older
@@ -191,7 +194,7 @@ class _IndexedPath:
         wanted = {message.sequence for message in answers}
         found: dict[str, bytes] = {}
         targets: dict[int, bytes] = {}
-        before: int | None = None
+        before = None if up_to is None else up_to + 1
         while rows := self._attributions(oldest, before):
             for entry in reversed(self._load(rows[::-1])):
                 stated = aggregate_of(entry.raw)

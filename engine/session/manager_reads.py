@@ -36,7 +36,8 @@ class CapturedHistory:
         self._held = held
         self._capture = capture
         self.scope = scope
-        """``branch`` or ``source``."""
+        """``branch`` or ``source``: what pages, searches and iterations go through."""
+        self._branch = scope == "branch"
         self.source: SourceRef = capture.source
 
     async def get(self, entry_id: str, max_source_bytes: int | None = None) -> Entry | None:
@@ -49,11 +50,11 @@ class CapturedHistory:
 
     async def page(self, after: int = 0, limit: int = PAGE_MAX) -> list[Entry]:
         """See :meth:`Capture.page`."""
-        return await self._run(self._capture.page, after, limit)
+        return await self._run(lambda: self._capture.page(after, limit, branch=self._branch))
 
     async def search(self, text: str, limit: int = SEARCH_MAX) -> list[Entry]:
         """See :meth:`Capture.search`."""
-        return await self._run(self._capture.search, text, limit)
+        return await self._run(lambda: self._capture.search(text, limit, branch=self._branch))
 
     async def parent_path(
         self, entry_id: str | None | UnsetType = UNSET, limits: ReadLimits = DEFAULT_LIMITS
@@ -70,9 +71,9 @@ class CapturedHistory:
         return await self._run(whole, limits)
 
     async def iterate_entries(self) -> AsyncIterator[Entry]:
-        """All entries of the session in journal order, with bounded memory."""
+        """All entries of the scope in order; memory holds a page of 64."""
         after = 0
-        while page := await self._run(self._capture.page, after):
+        while page := await self.page(after):
             for entry in page:
                 yield entry
             after = page[-1].sequence

@@ -138,7 +138,7 @@ class Reads:
             page = self._rows_after(after)
             if not page:
                 return
-            for piece in _pieces([row for row in page if row.sequence <= last]):
+            for piece in pieces([row for row in page if row.sequence <= last]):
                 yield from self._load(piece)
             after = page[-1].sequence
 
@@ -174,7 +174,7 @@ class Reads:
         leaf = self._indexed(leaf_id)
         for start in range(0, leaf.depth + 1, PAGE_ENTRIES * 4):
             rows = self._path_rows(leaf.sequence, start)
-            for piece in _pieces(rows):
+            for piece in pieces(rows):
                 yield from self._load(piece)
 
     def _path_rows(self, leaf: int, start: int) -> list[Indexed]:
@@ -283,12 +283,13 @@ class Reads:
         *,
         max_entries: int | None = None,
         max_source_bytes: int | None = None,
+        up_to: int | None = None,
     ) -> SessionContext:
         """The model context at the current position, or at an entry; None is before any entry.
 
         Reads the bodies that it shows, and those that say a setting. The limits are about the
         entries that become messages and their decoded bytes; they are checked before a body is
-        read.
+        read. Usage that entries behind the sequence ``up_to`` attribute is left out.
 
         Raises:
             NotFound: no entry has that id.
@@ -303,6 +304,7 @@ class Reads:
             leaf,
             max_entries=None if max_entries is None else _whole(max_entries),
             max_source_bytes=None if max_source_bytes is None else _whole(max_source_bytes),
+            up_to=up_to,
         )
 
     # Metadata
@@ -457,7 +459,7 @@ class _RowIsWrong(Exception):
         super().__init__(self.why)
 
 
-def _pieces(rows: Sequence[Indexed]) -> Iterator[Sequence[Indexed]]:
+def pieces(rows: Sequence[Indexed]) -> Iterator[Sequence[Indexed]]:
     """Rows in pieces that are loaded together, bounded by their decoded bytes."""
     start = size = 0
     for at, row in enumerate(rows):

@@ -175,3 +175,21 @@ def json_text(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False)[:TEXT_CHARS_MAX]
     except (ValueError, RecursionError):
         return "..."
+
+
+_NO_TEXT: Final = frozenset(("id", "parentId", "timestamp", "type", "targetId", "firstKeptEntryId"))
+
+
+def all_texts(raw: bytes) -> str:
+    """Every text in an entry but what names and dates it, for a search."""
+    found: list[str] = []
+    stack: list[Any] = [value for name, value in members_of(raw).items() if name not in _NO_TEXT]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, str):
+            found.append(value)
+        elif isinstance(value, dict):
+            stack += value.values()
+        elif isinstance(value, list):
+            stack += value
+    return "\n".join(found)

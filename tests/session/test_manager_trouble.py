@@ -443,3 +443,57 @@ async def test_unknown_targets_of_attributions_are_refused_before_the_queue(tmp_
             await manager.append_child_usage_attribution(answer, [1])
         with pytest.raises(NotFound):
             await manager.append_child_usage_attribution("nobody", {"input": 1})
+
+
+# Captures
+
+
+@on_loop
+async def test_a_branch_scope_holds_the_branch_alone(tmp_path: Path) -> None:
+    """page, search and iteration of readBranchHistory stay on the captured path."""
+    async with await made(tmp_path) as manager:
+        ids = [await manager.append_message(user(f"text {n}")) for n in range(100)]
+        await manager.branch_to(ids[69])
+        leaf = await manager.append_message(user("text end"))
+        wanted = [*ids[:70], leaf]
+
+        async def read(history: Any) -> None:
+            await manager.append_message(user("text later"))
+            assert [entry.id async for entry in history.iterate_entries()] == wanted
+            first = await history.page()
+            second = await history.page(first[-1].sequence)
+            assert [entry.id for entry in first + second] == wanted
+            found = await history.search("TEXT")
+            assert [entry.id for entry in found] == wanted[:-17:-1]
+
+        await manager.read_branch_history(read)
+
+
+@on_loop
+async def test_a_search_is_about_texts(tmp_path: Path) -> None:
+    """Quotes, backslashes and line ends as they were said; names and dates of entries do not count."""
+    async with await made(tmp_path) as manager:
+        said = await manager.append_message(user('he said "hi" in C:\\dir\nand Straße'))
+
+        async def read(history: Any) -> None:
+            for text in ('said "hi"', "C:\\DIR\nand", "STRASSE"):
+                assert [entry.id for entry in await history.search(text)] == [said]
+            for text in ("parentId", said, "2026-", "nowhere"):
+                assert await history.search(text) == []
+
+        await manager.read_source_history(read)
+
+
+@on_loop
+async def test_a_captured_context_counts_no_later_usage(tmp_path: Path) -> None:
+    """What children used after the capture is not in it."""
+    async with await made(tmp_path) as manager:
+        answer = await manager.append_message(assistant(usage={"input": 1, "totalTokens": 1}))
+        gate = await Gate(manager).closed()
+        await gate.open()
+        async with manager._captured() as (_, capture):
+            await manager.append_child_usage_attribution(answer, {"input": 41})
+            found = capture.context(answer, None, None).to_list()
+            assert found[0]["usage"]["input"] == 1
+        now = await manager.read_session_context(answer)
+        assert now.to_list()[0]["usage"]["input"] == 42
