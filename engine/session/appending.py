@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treering.engine.errors import InvalidEntry
 from treering.engine.session.admission import EntryInput
@@ -15,9 +15,10 @@ from treering.engine.session.verbs import AppendVerbs, branch_summary, child_att
 class SessionVerbs(AppendVerbs[str], Reads):
     """What :class:`Session` offers beside :meth:`append`. Not for use by itself."""
 
-    def append(self, entry: EntryInput) -> str:
-        """Append one entry."""
-        raise AssertionError(f"subclasses append {type(entry)}")
+    if TYPE_CHECKING:
+
+        def append(self, entry: EntryInput) -> str:
+            """Append one entry."""
 
     def _append_entry(self, entry: EntryInput) -> str:
         return self.append(entry)
