@@ -103,10 +103,10 @@ class Metadata:
             self.state = _state_in(raw) or self.state
         elif kind == "agent_status":
             found = decode_or_none(_statuses, raw)
-            self.agent_status = None if found is None else found.status
+            self.agent_status = self.agent_status if found is None else found.status
         elif kind == "git_state":
             git = decode_or_none(_gits, raw)
-            self.git_state = None if git is None else git.git
+            self.git_state = self.git_state if git is None else git.git
 
     def _note_content(self, kind: str) -> None:
         """More than the defaults, each at most once and in their order, is from a user."""
@@ -154,14 +154,35 @@ def _rows_of(kind: str) -> Callable[[SessionIndex], list[Row]]:
 
 def read_path_metadata(reads: Reads, found: Metadata) -> None:
     """Agent status and repository state of the current position; to be read anew when it moves."""
-    status = _or_none(lambda: reads.latest_on_branch("agent_status"))
-    decoded = None
-    if status is not None and status.retention is None:
-        decoded = decode_or_none(_statuses, status.raw)
-    found.agent_status = None if decoded is None else decoded.status
-    git = _or_none(lambda: reads.latest_on_branch("git_state"))
-    decoded_git = None if git is None else decode_or_none(_gits, git.raw)
-    found.git_state = None if decoded_git is None else decoded_git.git
+    found.agent_status = _or_none(lambda: _nearest(reads, "agent_status", _status_in))
+    found.git_state = _or_none(lambda: _nearest(reads, "git_state", _git_in))
+
+
+def _nearest(
+    reads: Reads, kind: str, read: Callable[[Entry], dict[str, Any] | None]
+) -> dict[str, Any] | None:
+    """The nearest valid one on the path to the current position."""
+    leaf_id = reads.leaf_id
+    while leaf_id is not None:
+        entry = reads.latest_on_branch(kind, leaf_id)
+        if entry is None:
+            return None
+        value = read(entry)
+        if value is not None:
+            return value
+        above = reads.parent(entry.id)
+        leaf_id = None if above is None else above.id
+    return None
+
+
+def _status_in(entry: Entry) -> dict[str, Any] | None:
+    found = None if entry.retention is not None else decode_or_none(_statuses, entry.raw)
+    return None if found is None else found.status
+
+
+def _git_in(entry: Entry) -> dict[str, Any] | None:
+    found = decode_or_none(_gits, entry.raw)
+    return None if found is None else found.git
 
 
 def _or_none(question: Callable[[], _Answer | None]) -> _Answer | None:

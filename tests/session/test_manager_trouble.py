@@ -355,6 +355,11 @@ async def test_an_entry_below_another_path_brings_the_status_of_that_path(tmp_pa
         assert manager.get_leaf_id() == ids[1]
         await manager.append({"type": "agent_status", "status": 5})
         assert manager.get_latest_agent_status() is None
+        await manager.append_agent_status({"summary": "b"})
+        last = await manager.append({"type": "agent_status", "status": 5})
+        assert manager.get_latest_agent_status() == {"summary": "b"}
+        await manager.branch_to(last)  # the same when it is read anew
+        assert manager.get_latest_agent_status() == {"summary": "b"}
 
 
 @on_loop
