@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from support.long_runs import LONG
 
 from treering.engine import Session
 from treering.engine.home import Store
@@ -170,6 +171,7 @@ def test_a_position_above_the_compaction(tmp_path: Path) -> None:
         assert len(reading.ranges) < 800
 
 
+@LONG
 @pytest.mark.slow
 def test_a_context_in_a_million_entries(tmp_path: Path) -> None:
     """The same where the path is 900,000 entries long; prints the figures."""

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from context_helpers import Json, imported, js_text, write_jsonl
+from support.long_runs import LONG
 
 from treering.engine import InvalidSource, SessionView, Unsupported, import_session
 from treering.engine.session.context_rules import SessionContext
@@ -290,6 +291,7 @@ def assert_contexts(path: str, made: list[Json], where: object) -> int:
     return count
 
 
+@LONG
 @pytest.mark.slow
 @needs_corpus
 def test_against_the_peer_itself_on_the_corpus(peer: Path, tmp_path: Path) -> None:
@@ -304,6 +306,7 @@ def test_against_the_peer_itself_on_the_corpus(peer: Path, tmp_path: Path) -> No
     assert compared > 25_000
 
 
+@LONG
 @pytest.mark.slow
 def test_against_the_peer_itself_on_random_trees(peer: Path, tmp_path: Path) -> None:
     """200 seeded trees with branches, compactions, labels, orphans, parents that come later."""

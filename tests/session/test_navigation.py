@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from session_helpers import new
+from support.long_runs import LONG
 from test_tree import Oracle, items_of
 from tree_helpers import assistant, chain, entry, tool, user, viewed
 
@@ -732,6 +733,7 @@ def test_blocking_work_runs_where_the_caller_says(driver: Driver) -> None:
     assert ran == ["run", "run"]
 
 
+@LONG
 @pytest.mark.slow
 def test_leaving_a_branch_of_200_000_entries(tmp_path: Path) -> None:
     """Only what fits into the budget is read, however long the branch that is left is."""

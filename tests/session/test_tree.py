@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from session_helpers import new
+from support.long_runs import LONG
 from tree_helpers import Item, assistant, chain, entry, label, stamp, tool, user, viewed
 
 from treering.engine import Damaged, Entry, Invalid, LimitExceeded, NotFound, Session, SessionView
@@ -844,6 +845,7 @@ def test_a_deep_chain(tmp_path: Path) -> None:
         del tree
 
 
+@LONG
 @pytest.mark.slow
 @pytest.mark.parametrize("deep", [True, False])
 def test_200_000_entries_in_seconds(tmp_path: Path, deep: bool) -> None:

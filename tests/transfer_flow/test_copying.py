@@ -15,6 +15,7 @@ from copy_helpers import copied, label, raw_entry, shown, store
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from session_helpers import crash, custom, files_below, new, read_bytes, user, write_bytes
+from support.long_runs import LONG
 
 from treering.engine import (
     AcknowledgedDataLost,
@@ -751,6 +752,7 @@ def test_the_documented_limits_are_the_defaults(tmp_path: Path) -> None:
             assert (caught.value.limit, caught.value.need) == (16_384, 16_385)
 
 
+@LONG
 @pytest.mark.slow
 def test_memory_of_a_fork_does_not_grow_with_the_session(tmp_path: Path) -> None:
     """200,000 entries in 80 MB: what Python holds at most is the buffers."""
