@@ -11,7 +11,6 @@ from treering.tools.options import home_option, json_option, store_at
 if TYPE_CHECKING:
     from treering.engine.session.context_rules import ContextMessage, SessionContext
     from treering.engine.session.view import SessionView
-    from treering.index import Usage
 
 _ROOT = "root"
 """Names the position before any entry, as in `session branch`."""
@@ -112,20 +111,16 @@ def usage(sel: str, home: str | None, as_json: bool) -> None:
 
 def _figures(view: SessionView) -> dict[str, Any]:
     from treering.engine.session.context_usage import read_context_usage
+    from treering.tools.listing import usage_as_json
 
     totals = view.usage()
     context_usage = read_context_usage(view)
     figures: dict[str, Any] = {
-        name: _members(totals[name]) if name in totals else None
+        name: usage_as_json(totals[name]) if name in totals else None
         for name in ("assistant", "summary", "child")
     }
     figures["contextTokens"] = None if context_usage is None else context_usage.tokens
     return figures
-
-
-def _members(usage_of: Usage) -> dict[str, Any]:
-    names = ("input", "output", "cacheRead", "cacheWrite", "totalTokens", "cost")
-    return dict(zip(names, usage_of, strict=True))
 
 
 def _cell(value: float) -> str:

@@ -31,7 +31,7 @@ def as_json(info: SessionInfo) -> dict[str, Any]:
         "state": info.state,
         "rlmDepth": info.rlm_depth,
         "agentStatus": info.agent_status,
-        "usage": None if info.usage is None else _usage(info.usage),
+        "usage": None if info.usage is None else usage_as_json(info.usage),
     }
 
 
@@ -59,7 +59,8 @@ def _first_message(info: SessionInfo) -> str | None:
     return " ".join(text[: FIRST_MESSAGE_CHARS * 4].split())[:FIRST_MESSAGE_CHARS]
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def usage_as_json(usage: Usage) -> dict[str, Any]:
+    """Token figures under their documented names."""
     return {
         "input": usage.input,
         "output": usage.output,

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from treering.engine.errors import InvalidEntry
 from treering.engine.session.admission import EntryInput
-from treering.engine.session.attribution import aggregate_usage as aggregate_of
-from treering.engine.session.entries import SessionInfoEntry
+from treering.engine.session.attribution import attribution
 from treering.engine.session.reads import Reads
-from treering.engine.session.verbs import AppendVerbs, branch_summary, child_attribution
+from treering.engine.session.verbs import AppendVerbs, branch_summary
 
 
 class SessionVerbs(AppendVerbs[str], Reads):
@@ -25,9 +23,7 @@ class SessionVerbs(AppendVerbs[str], Reads):
 
     def set_name(self, name: str) -> str:
         """Append a session_info entry with this display name (blank clears it)."""
-        if not isinstance(name, str):
-            raise InvalidEntry(f"a name is a string, not {type(name).__name__}")
-        return self.append(SessionInfoEntry(name=name.strip()))
+        return self.append_session_info(name)
 
     def set_label(self, entry_id: str, label: str | None) -> str:
         """Append a label entry; None clears. The entry must exist."""
@@ -48,9 +44,7 @@ class SessionVerbs(AppendVerbs[str], Reads):
         Raises:
             NotFound: the target is not there, or is no assistant message.
         """
-        summed = aggregate_of(self, target_id, child_usage)
-        aggregate = summed if aggregate_usage is None else aggregate_usage
-        return self.append(child_attribution(target_id, child_usage, aggregate, origin))
+        return self.append(attribution(self, target_id, child_usage, aggregate_usage, origin)[0])
 
     def branch_with_summary(
         self,

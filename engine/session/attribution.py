@@ -8,7 +8,10 @@ import msgspec
 
 from treering.engine.errors import NotFound
 from treering.engine.json_text import decode_or_none
+from treering.engine.session.admission import EntryInput
+from treering.engine.session.entry import Entry
 from treering.engine.session.reads import Reads
+from treering.engine.session.verbs import child_attribution
 
 _FIGURES: Final = ("input", "output", "cacheRead", "cacheWrite")
 _COSTS: Final = (*_FIGURES, "total")
@@ -31,17 +34,31 @@ _targets = msgspec.json.Decoder(_Target)
 _attributions = msgspec.json.Decoder(_Attribution)
 
 
-def aggregate_usage(reads: Reads, target_id: str, child_usage: Any) -> dict[str, Any]:
-    """The usage of an assistant message with what its children used, this one included.
+def attribution(
+    reads: Reads, target_id: str, child_usage: Any, aggregate_usage: Any, origin: str | None
+) -> tuple[EntryInput, Any]:
+    """The entry that attributes usage of a child, and its aggregate.
 
-    ``totalTokens`` stays the message's own: children do not grow the context of their parent.
+    Without ``aggregate_usage`` the child's figures are added to the previous aggregate, or to the
+    message's own usage.
 
     Raises:
-        NotFound: the entry is not there, or is no assistant message.
+        InvalidEntry: an origin that is not documented.
+        NotFound: the target is not there, or is no assistant message.
     """
     target = reads.read(target_id) if reads.has(target_id) else None
     if target is None or target.type != "message" or target.role != "assistant":
         raise NotFound(f"no assistant message {target_id!r}", path=reads.path)
+    if aggregate_usage is None:
+        aggregate_usage = _summed(reads, target, target_id, child_usage)
+    return child_attribution(target_id, child_usage, aggregate_usage, origin), aggregate_usage
+
+
+def _summed(reads: Reads, target: Entry, target_id: str, child_usage: Any) -> dict[str, Any]:
+    """The usage of an assistant message with what its children used, this one included.
+
+    ``totalTokens`` stays the message's own: children do not grow the context of their parent.
+    """
     before = _last_aggregate(reads, target_id)
     if before is None:
         found = decode_or_none(_targets, target.raw)
@@ -55,13 +72,10 @@ def aggregate_usage(reads: Reads, target_id: str, child_usage: Any) -> dict[str,
 
 
 def _last_aggregate(reads: Reads, target_id: str) -> dict[str, Any] | None:
-    before: int | None = None
-    while page := reads.by_kind("child_usage_attributed", newest_first=True, before=before):
-        for entry in page:
-            found = decode_or_none(_attributions, entry.raw)
-            if found is not None and found.target_id == target_id and found.aggregate_usage:
-                return found.aggregate_usage
-        before = page[-1].sequence
+    for entry in reads.newest_of_kind("child_usage_attributed"):
+        found = decode_or_none(_attributions, entry.raw)
+        if found is not None and found.target_id == target_id and found.aggregate_usage:
+            return found.aggregate_usage
     return None
 
 

@@ -142,7 +142,7 @@ class Capture:
         own = row.own_id
         if own is not None and self._holder(own) != row.sequence:
             own = None  # a later entry has this id: labels that name it are not this one's
-        for entry in self._backwards("label"):
+        for entry in self._asked().newest_of_kind("label", before=self.last + 1):
             label = entry._facts.label
             if label is None:
                 continue
@@ -152,14 +152,6 @@ class Capture:
 
     def _holder(self, own_id: str) -> int | None:
         return self._reads.ask(lambda index: index.holder(own_id))
-
-    def _backwards(self, kind: str) -> Iterator[Entry]:
-        before = self.last + 1
-        while page := self._asked().by_kind(
-            kind, newest_first=True, before=before, limit=PAGE_ENTRIES
-        ):
-            yield from page
-            before = page[-1].sequence
 
     @property
     def reads(self) -> Reads:
@@ -193,13 +185,7 @@ class Capture:
 
     def entries(self, limits: ReadLimits = DEFAULT_LIMITS) -> list[Entry]:
         """Every entry, in journal order; the header is none."""
-        limits.check()
-        counted = _Counted(limits, self._reads.path)
-        rows: list[Indexed] = []
-        for page in self.rows():
-            counted.add(page)
-            rows += page
-        return self._loaded(rows)
+        return self.materialize_source(limits).entries
 
     def path_rows(self, entry_id: str | None) -> list[Indexed]:
         """Index rows of a path, root first.
@@ -231,7 +217,7 @@ class Capture:
     ) -> Branches:
         """Several whole paths; an entry that they share counts once in both limits."""
         limits.check()
-        counted = _Counted(limits, self._reads.path)
+        counted = Counted(limits, self._reads.path)
         paths = []
         wanted: dict[int, Indexed] = {}
         for entry_id in entry_ids:
@@ -244,16 +230,24 @@ class Capture:
         found = [[loaded[sequence] for sequence in path] for path in paths]
         return Branches(found, counted.bytes, self.source)
 
+    def materialize_path(self, entry_id: str | None, limits: ReadLimits) -> Materialized:
+        """The path to an entry as a whole."""
+        found = self.branches([entry_id], limits)
+        return Materialized(found.branches[0], found.source_bytes, self.source)
+
     def materialize_branch(self, limits: ReadLimits) -> Materialized:
         """The captured branch as a whole."""
-        found = self.branches([self.source.leaf_id], limits)
-        return Materialized(found.branches[0], found.source_bytes, self.source)
+        return self.materialize_path(self.source.leaf_id, limits)
 
     def materialize_source(self, limits: ReadLimits) -> Materialized:
         """The whole captured session."""
-        entries = self.entries(limits)
-        size = sum(_source_bytes(page) for page in self.rows())
-        return Materialized(entries, size, self.source)
+        limits.check()
+        counted = Counted(limits, self._reads.path)
+        rows: list[Indexed] = []
+        for page in self.rows():
+            counted.add(page)
+            rows += page
+        return Materialized(self._loaded(rows), counted.bytes, self.source)
 
     # Pages
 
@@ -318,7 +312,7 @@ class Capture:
         return self._loaded(list(rows))
 
     def _load(self, rows: list[Indexed], limits: ReadLimits) -> list[Entry]:
-        _Counted(limits, self._reads.path).add(rows)
+        Counted(limits, self._reads.path).add(rows)
         return self._loaded(rows)
 
     def _loaded(self, rows: list[Indexed]) -> list[Entry]:
@@ -331,34 +325,44 @@ class Capture:
         return NotFound(f"no entry {entry_id!r}", path=self._reads.path)
 
 
-class _Counted:
-    """What a read takes so far; refuses as soon as it is too much."""
+class Counted:
+    """What a complete read takes so far; refuses as soon as it is too much."""
 
-    def __init__(self, limits: ReadLimits, path: str) -> None:
+    def __init__(
+        self,
+        limits: ReadLimits,
+        path: str,
+        *,
+        what: str = "the read",
+        next_step: str = "raise the limit, or read in pages",
+    ) -> None:
         self._limits = limits
         self._path = path
+        self._what = what
+        self._next_step = next_step
         self.entries = 0
         self.bytes = 0
 
     def add(self, rows: Sequence[Indexed]) -> None:
+        """Count the entries of index rows.
+
+        Raises:
+            LimitExceeded: they are more than the limits allow.
+        """
         self.entries += len(rows)
-        self.bytes += _source_bytes(rows)
+        self.bytes += sum(ENVELOPE_BYTES + row.stored for row in rows)
         self._check("entries", self.entries, self._limits.entries)
         self._check("bytes", self.bytes, self._limits.source_bytes)
 
     def _check(self, what: str, need: int, limit: int | None) -> None:
         if limit is not None and need > limit:
             raise LimitExceeded(
-                f"the read takes {need} {what} or more; the limit is {limit}",
+                f"{self._what} takes {need} {what} or more; the limit is {limit}",
                 limit=limit,
                 need=need,
                 path=self._path,
-                next_step="raise the limit, or read in pages",
+                next_step=self._next_step,
             )
-
-
-def _source_bytes(rows: Sequence[Indexed]) -> int:
-    return sum(ENVELOPE_BYTES + row.stored for row in rows)
 
 
 def _check_page(limit: int, most: int) -> None:

@@ -9,7 +9,8 @@ from operator import attrgetter
 
 import xxhash
 
-from treering.engine.errors import Damaged, Undecodable, from_os_error
+from treering.engine import home
+from treering.engine.errors import Damaged, InvalidId, Undecodable, from_os_error
 from treering.engine.journal.control import decode_leaf
 from treering.engine.journal.disk import File
 from treering.engine.journal.format import (
@@ -177,6 +178,16 @@ def hint_of(path: str, journal_id: bytes | None = None) -> Hint | None:
         if mark is None or mark.sequence < newest.sequence:
             return replace(hint, watermark=newest.encode())
     return hint
+
+
+def remembered_watermark(path: str, file: File) -> bytes | None:
+    """The watermark that an index beside an open journal remembers, untrusted; None without one."""
+    try:
+        session_id = home.session_id_of(path)
+    except InvalidId:
+        return None
+    hint = peek_hint(home.Store.of_journal(path).index, session_id, stated_id(file, path))
+    return None if hint is None else hint.watermark
 
 
 def _newest_in_wal(path: str, journal_id: bytes) -> Watermark | None:

@@ -16,9 +16,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from treering.engine.errors import Closed, Conflict, InvalidEntry, ReadOnly
+from treering.engine.home import Store
 from treering.engine.journal.recovery import Report
 from treering.engine.session.admission import EntryInput, admit
-from treering.engine.session.attribution import aggregate_usage as aggregate_of
+from treering.engine.session.attribution import attribution
 from treering.engine.session.entries import SessionHeader, Usage
 from treering.engine.session.manager_branches import ManagerBranches
 from treering.engine.session.manager_making import source_in_memory
@@ -30,6 +31,7 @@ from treering.engine.session.manager_parts import (
     appended,
     moved,
     note_answers,
+    only_wait,
     run_jobs,
 )
 from treering.engine.session.manager_reads import ManagerReads
@@ -142,7 +144,7 @@ class SessionManager(AppendVerbs[Any], ManagerBranches, ManagerReads, ResidentRe
         """Wait until everything that was queued before is acknowledged or has failed."""
         self._check_open()
         if self._queue is not None:
-            await self._queue.run(_nothing)
+            await self._queue.run(only_wait)
 
     async def recover(self) -> Report:
         """After :class:`OutcomeUnknown`: open the journal anew. See :meth:`Session.recover`.
@@ -264,9 +266,7 @@ class SessionManager(AppendVerbs[Any], ManagerBranches, ManagerReads, ResidentRe
         admit(child_attribution(target_id, child_usage, aggregate_usage, origin))
 
         def work(session: Session) -> Moved:
-            summed = aggregate_of(session, target_id, child_usage)
-            aggregate = summed if aggregate_usage is None else aggregate_usage
-            entry = child_attribution(target_id, child_usage, aggregate, origin)
+            entry, aggregate = attribution(session, target_id, child_usage, aggregate_usage, origin)
             added = appended(session, admit(entry))
             return moved(session, (added.id, aggregate), added.raw)
 
@@ -329,10 +329,9 @@ class SessionManager(AppendVerbs[Any], ManagerBranches, ManagerReads, ResidentRe
     def get_session_artifact_dir(self) -> str | None:
         """The folder that the session owns for its files; None in memory."""
         path = self.get_session_file()
-        if path is None:
-            return None
-        store = os.path.join(os.path.dirname(os.path.dirname(path)), "session-artifacts")
-        return os.path.join(store, self.get_session_id())
+        return (
+            None if path is None else Store.of_journal(path).artifact_folder(self.get_session_id())
+        )
 
     def get_header(self) -> SessionHeader:
         """The session header."""
@@ -374,10 +373,6 @@ class SessionManager(AppendVerbs[Any], ManagerBranches, ManagerReads, ResidentRe
 def _abandon(held: list[WriteQueue]) -> None:
     for queue in held:
         queue.abandon()
-
-
-def _nothing(_: Session) -> None:
-    """A job that only waits for its turn."""
 
 
 async def _finished(task: asyncio.Future[Source]) -> Source:

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from treering.engine.errors import Conflict, Invalid
 from treering.engine.session.admission import EntryInput, admit
 from treering.engine.session.manager_making import ManagerMaking
-from treering.engine.session.manager_parts import Moved, Source, Threads, appended, moved
+from treering.engine.session.manager_parts import Moved, Source, Threads, appended, moved, only_wait
 from treering.engine.session.navigation import (
     NO_OPTIONS,
     Navigation,
@@ -88,9 +88,9 @@ class ManagerBranches(ManagerMaking):
             Conflict: the position is not ``expected_leaf`` when the entry has its turn.
         """
         entry = branch_summary(entry_id, summary, details, from_hook=from_hook, usage=usage)
-        return await self._branch_with(entry, expected_leaf)
+        return await self._append_there(entry, expected_leaf)
 
-    async def _branch_with(
+    async def _append_there(
         self,
         entry: EntryInput,
         expected_leaf: str | None | UnsetType,
@@ -100,16 +100,6 @@ class ManagerBranches(ManagerMaking):
 
         def work(session: Session) -> Moved:
             _check_leaf(session, expected_leaf)
-            added = appended(session, admitted)
-            return moved(session, added.id, added.raw)
-
-        found: str = await self._do(work, source)
-        return found
-
-    async def _label(self, entry_id: str, label: str, source: Source) -> str:
-        admitted = admit({"type": "label", "targetId": entry_id, "label": label})
-
-        def work(session: Session) -> Moved:
             added = appended(session, admitted)
             return moved(session, added.id, added.raw)
 
@@ -221,7 +211,7 @@ class _Moves:
         self._source = source
 
     async def leaf_id(self) -> str | None:
-        await self._manager._do(_nothing, self._source)
+        await self._manager._do(only_wait, self._source)
         return self._source.leaf_id
 
     async def branch_to(self, entry_id: str | None, *, expected_leaf: str | None) -> None:
@@ -238,14 +228,11 @@ class _Moves:
         expected_leaf: str | None,
     ) -> str:
         entry = branch_summary(entry_id, summary, details, from_hook=from_hook, usage=usage)
-        return await self._manager._branch_with(entry, expected_leaf, self._source)
+        return await self._manager._append_there(entry, expected_leaf, self._source)
 
     async def set_label(self, entry_id: str, label: str) -> str:
-        return await self._manager._label(entry_id, label, self._source)
-
-
-def _nothing(_: Session) -> None:
-    """A job that only waits for its turn."""
+        entry = {"type": "label", "targetId": entry_id, "label": label}
+        return await self._manager._append_there(entry, UNSET, self._source)
 
 
 def _check_leaf(session: Session, expected: str | None | UnsetType) -> None:

@@ -75,7 +75,11 @@ class ManagerMaking:
         durability: Durability = "full",
     ) -> Self:
         """Own an existing session. Raises as :meth:`Session.open`; never creates one."""
-        return cls(await opened_source(path, mode, durability))
+        return cls(
+            await asyncio.to_thread(
+                lambda: Source(Session.open(path, mode=mode, durability=durability))
+            )
+        )
 
     @classmethod
     async def open_read_only(cls, path: str | os.PathLike[str]) -> Self:
@@ -221,7 +225,10 @@ async def _listed(
     loop = asyncio.get_running_loop()
 
     def tell(callback: Callable[..., None]) -> Callable[..., None]:
-        return lambda *what: _ignored(loop.call_soon_threadsafe(callback, *what))
+        def told(*what: Any) -> None:
+            loop.call_soon_threadsafe(callback, *what)
+
+        return told
 
     return await asyncio.to_thread(
         list_sessions,
@@ -232,22 +239,9 @@ async def _listed(
     )
 
 
-def _ignored(_: object) -> None:
-    """A handle that nobody cancels."""
-
-
 def source_in_memory(cwd: str | None, **more: Any) -> Source:
     """A session that is nowhere but in memory; ``more`` are arguments of :meth:`Session.create`."""
     disk = MemoryDisk()
     disk.make_folder(_MEMORY_HOME)
     session = Session.create(cwd, home_dir=_MEMORY_HOME, disk=disk, compression=False, **more)
     return Source(session, in_memory=True)
-
-
-async def opened_source(
-    path: str | os.PathLike[str], mode: OpenMode, durability: Durability
-) -> Source:
-    """An owned session; raises as :meth:`Session.open`."""
-    return await asyncio.to_thread(
-        lambda: Source(Session.open(path, mode=mode, durability=durability))
-    )

@@ -107,6 +107,10 @@ def moved(session: Session, answer: Any, raw: bytes | None = None) -> Moved:
     return Moved(answer, session.leaf_id, found.agent_status, found.git_state, raw)
 
 
+def only_wait(_: Session) -> None:
+    """Work that only waits for its turn."""
+
+
 def appended(session: Session, entry: Admitted) -> Appended:
     """Append one entry in the writer's thread. Raises as :meth:`Session.append`."""
     (answer,) = append_group(session, [entry])

@@ -232,12 +232,7 @@ class ManagerReads:
         self, entry_id: str, limits: ReadLimits
     ) -> Materialized:
         """The path to one entry as a whole."""
-
-        def answer(capture: Capture) -> Materialized:
-            found = capture.branches([entry_id], limits)
-            return Materialized(found.branches[0], found.source_bytes, capture.source)
-
-        return await self._ask(answer)
+        return await self._ask(lambda capture: capture.materialize_path(entry_id, limits))
 
     async def read_branch_history(
         self, read: Callable[[CapturedHistory], Awaitable[_Answer]]

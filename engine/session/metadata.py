@@ -7,7 +7,7 @@ and status claims are not taken for this session's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -133,7 +133,7 @@ def read_metadata(reads: Reads) -> Metadata:
 
 
 def _state_of(reads: Reads) -> str | None:
-    states = (_own_state(entry) for entry in _newest(reads, "session_state"))
+    states = (_own_state(entry) for entry in reads.newest_of_kind("session_state", page=16))
     return next((state for state in states if state is not None), None)
 
 
@@ -190,13 +190,6 @@ def _or_none(question: Callable[[], _Answer | None]) -> _Answer | None:
         return question()
     except Damaged:
         return None
-
-
-def _newest(reads: Reads, kind: str) -> Iterator[Entry]:
-    before: int | None = None
-    while page := reads.by_kind(kind, newest_first=True, before=before, limit=16):
-        yield from page
-        before = page[-1].sequence
 
 
 def _own_state(entry: Entry) -> str | None:

@@ -145,62 +145,54 @@ def append_group(session: Session, admitted: list[Admitted]) -> list[Appended | 
     One that cannot be appended is refused alone. No id of a caller's own may occur twice.
     """
     session.hold()
+    failed: TreeringError | None = None
     try:
         plan = Plan(session, admitted, alone=True)
         try:
             session.store_plan(plan, atomic=False)
-        except OutcomeUnknown as error:
-            return [_unknown_alone(error, plan, place) for place in range(len(admitted))]
         except TreeringError as error:
-            return [_refused_alone(error, plan, place) for place in range(len(admitted))]
+            failed = error
         except Exception as error:
             if session.poisoned is None:
                 raise
-            unknown = OutcomeUnknown(
+            failed = OutcomeUnknown(
                 f"an append was interrupted: {error!r}",
                 path=session.path,
                 next_step="recover the session, then look up the entry",
             )
-            unknown.__cause__ = error
-            return [_unknown_alone(unknown, plan, place) for place in range(len(admitted))]
+            failed.__cause__ = error
     finally:
         session.let_go()
-    raws = {
-        entry_id: record.payload
-        for entry_id, record in zip(plan.new_ids, plan.records, strict=True)
-    }
+    return _answers(plan, len(admitted), failed)
+
+
+def _answers(
+    plan: Plan, count: int, failed: TreeringError | None
+) -> list[Appended | TreeringError]:
+    """What each caller is told; what was there before stays, whatever became of the write."""
+    raws = dict(zip(plan.new_ids, (record.payload for record in plan.records), strict=True))
     ids = iter(plan.ids)
     answers: list[Appended | TreeringError] = []
-    for place in range(len(admitted)):
+    for place in range(count):
         refused = plan.refused.get(place)
         if refused is not None:
             answers.append(refused)
+            continue
+        entry_id = next(ids)
+        raw = raws.get(entry_id)
+        if failed is None or raw is None:
+            answers.append(Appended(entry_id, raw))
         else:
-            entry_id = next(ids)
-            answers.append(Appended(entry_id, raws.get(entry_id)))
+            answers.append(_alone(failed, entry_id))
     return answers
 
 
-def _planned(plan: Plan, place: int) -> str:
-    """The id of an entry that was not refused."""
-    return plan.ids[place - sum(other < place for other in plan.refused)]
-
-
-def _refused_alone(error: TreeringError, plan: Plan, place: int) -> Appended | TreeringError:
-    """The answer to one caller when nothing was stored: what was there before still is."""
-    refused = plan.refused.get(place)
-    if refused is not None:
-        return refused
-    entry_id = _planned(plan, place)
-    return copy.copy(error) if entry_id in plan.new_ids else Appended(entry_id, None)
-
-
-def _unknown_alone(error: OutcomeUnknown, plan: Plan, place: int) -> Appended | TreeringError:
-    """The same error, naming only the entry of one caller."""
-    own = _refused_alone(error, plan, place)
+def _alone(failed: TreeringError, entry_id: str) -> TreeringError:
+    """An error of its own for one caller; an unknown outcome names only that caller's entry."""
+    own = copy.copy(failed)
     if isinstance(own, OutcomeUnknown):
-        own.entry_ids = (_planned(plan, place),)
-        own.__cause__ = error
+        own.entry_ids = (entry_id,)
+        own.__cause__ = failed
     return own
 
 

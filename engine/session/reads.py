@@ -219,6 +219,14 @@ class Reads:
             )
         )
 
+    def newest_of_kind(
+        self, kind: str, *, before: int | None = None, page: int = PAGE_ENTRIES
+    ) -> Iterator[Entry]:
+        """The entries of a kind, newest first, before a sequence; read ``page`` at a time."""
+        while found := self.by_kind(kind, before=before, newest_first=True, limit=page):
+            yield from found
+            before = found[-1].sequence
+
     def by_time(
         self, start_ms: int, end_ms: int, *, after: int = 0, limit: int = PAGE_ENTRIES
     ) -> list[Entry]:

@@ -17,12 +17,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from treering.engine import commands
-from treering.engine.errors import Damaged, LimitExceeded, NotFound
-from treering.engine.journal.format import ENVELOPE_BYTES
+from treering.engine.errors import Damaged, NotFound
 from treering.engine.json_text import decode_or_none
-from treering.engine.limits import PAGE_ENTRIES
 from treering.engine.session import texts
-from treering.engine.session.capture import DEFAULT_LIMITS, ReadLimits
+from treering.engine.session.capture import DEFAULT_LIMITS, Counted, ReadLimits
 from treering.engine.session.entry import Entry
 from treering.engine.session.facts import facts_of
 from treering.engine.session.reads import Reads
@@ -175,8 +173,12 @@ class Grower(Generic[T]):
         self._reads = reads
         self._load = load
         self._make = make
-        self._limits = limits
-        self._entries = self._bytes = 0
+        self._counted = Counted(
+            limits,
+            reads.path,
+            what="the tree",
+            next_step="raise the limit, or read children page by page",
+        )
         self._shown: dict[int, TreeNode[T]] = {}
         self._hidden: dict[int, str] = {}
         self._parents: dict[int, int | None] = {}
@@ -203,8 +205,8 @@ class Grower(Generic[T]):
             roots,
             leaf_id,
             up_to,
-            self._entries,
-            self._bytes,
+            self._counted.entries,
+            self._counted.bytes,
             {key: None if at is None else self._shown[at].id for key, at in hidden.items()},
         )
         self._mark_active(tree)
@@ -215,33 +217,14 @@ class Grower(Generic[T]):
     def _read(self, up_to: int) -> None:
         after = 0
         while after < up_to:
-            page = self._page(after)
+            page = self._reads._rows_after(after)
             rows = [row for row in page if row.sequence <= up_to]
             if not rows:
                 return
-            self._count(rows)
+            self._counted.add(rows)
             for row, entry in zip(rows, self._load(rows), strict=True):
                 self._add(row, entry, up_to)
             after = rows[-1].sequence
-
-    def _page(self, after: int) -> list[Row]:
-        return self._reads.ask(lambda index: index.entries(after=after, limit=PAGE_ENTRIES * 4))
-
-    def _count(self, rows: list[Row]) -> None:
-        self._entries += len(rows)
-        self._bytes += sum(ENVELOPE_BYTES + row.stored for row in rows)
-        for need, limit, what in (
-            (self._entries, self._limits.entries, "entries"),
-            (self._bytes, self._limits.source_bytes, "bytes"),
-        ):
-            if limit is not None and need > limit:
-                raise LimitExceeded(
-                    f"the tree takes {need} {what} or more; the limit is {limit}",
-                    limit=limit,
-                    need=need,
-                    path=self._reads.path,
-                    next_step="raise the limit, or read children page by page",
-                )
 
     def _add(self, row: Row, entry: Entry | None, up_to: int) -> None:
         mark: Unresolved | None = row.unresolved if row.tree else "outside"

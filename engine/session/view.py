@@ -13,15 +13,15 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from treering.engine import home
-from treering.engine.errors import Closed, Damaged, InvalidId, ReadOnly, StorageError, from_os_error
-from treering.engine.journal.disk import LOCAL_DISK, Disk, File
+from treering.engine.errors import Closed, Damaged, ReadOnly, StorageError, from_os_error
+from treering.engine.journal.disk import LOCAL_DISK, Disk
 from treering.engine.journal.format import salt_of
 from treering.engine.journal.ownership import open_regular
 from treering.engine.journal.reader import FileBytes
 from treering.engine.journal.recovery import Examination, Report, examine
 from treering.engine.journal.salvage import Salvage
 from treering.engine.journal.shared import SharedFrames
-from treering.engine.session.filling import fill_salvaged, memory_index, peek_hint, stated_id
+from treering.engine.session.filling import fill_salvaged, memory_index, remembered_watermark
 from treering.engine.session.reads import Reads
 from treering.index import IndexBusy, IndexFault, SessionIndex
 
@@ -40,7 +40,7 @@ class SessionView(Reads):
         try:
             # The watermark first, then the size: what an owner appends in between must not look
             # lost.
-            watermark = _remembered_watermark(path, self._file)
+            watermark = remembered_watermark(path, self._file)
             try:
                 size = self._file.stat().size
             except OSError as error:
@@ -154,16 +154,6 @@ class SessionView(Reads):
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _remembered_watermark(path: str, file: File) -> bytes | None:
-    """What an index beside the journal remembers, untrusted; None when there is none."""
-    try:
-        session_id = home.session_id_of(path)
-    except InvalidId:
-        return None
-    hint = peek_hint(home.Store.of_journal(path).index, session_id, stated_id(file, path))
-    return None if hint is None else hint.watermark
 
 
 def examine_again(source: FileBytes, watermark: bytes | None = None) -> Examination:

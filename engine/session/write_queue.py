@@ -58,7 +58,6 @@ class WriteQueue:
         deliver: Callable[[list[Job]], None],
         *,
         bytes_max: int = QUEUE_BYTES_MAX,
-        name: str = "treering-writer",
     ) -> None:
         self._run = run
         self._deliver = deliver
@@ -74,7 +73,7 @@ class WriteQueue:
         self._idle = asyncio.Event()
         self._idle.set()
         self._ended = False
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._work, name="treering-writer", daemon=True)
         self._thread.start()
 
     async def run(self, work: Any, size: int = 0) -> Any:
@@ -158,7 +157,7 @@ class WriteQueue:
 
         From another event loop this ends only a queue whose own loop is closed.
         """
-        if asyncio.get_running_loop() is self._loop or not self._loop.is_closed():
+        if not self._loop.is_closed():
             await self.drain()
         self.abandon()
         while self._thread.is_alive():

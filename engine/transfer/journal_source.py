@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from treering.engine import home
 from treering.engine.errors import (
-    InvalidId,
     LimitExceeded,
     SourceChanged,
     Unsupported,
@@ -23,7 +21,7 @@ from treering.engine.journal.format import FLAG_QUALIFICATION_MASK, FLAG_RETAINE
 from treering.engine.journal.history import Walk
 from treering.engine.journal.reader import FileBytes
 from treering.engine.journal.recovery import Examination
-from treering.engine.session.filling import peek_hint, stated_id
+from treering.engine.session.filling import remembered_watermark
 from treering.engine.session.view import examine_again
 from treering.engine.transfer.legacy_model import CopyLimits
 
@@ -72,7 +70,7 @@ class JournalSource:
             Unsupported: a newer version, or frames that are not understood.
         """
         # The watermark first, then the size: what an owner appends in between must not look lost.
-        watermark = _watermark(file, path)
+        watermark = remembered_watermark(path, file)
         try:
             size = file.stat().size
         except OSError as error:
@@ -169,12 +167,3 @@ def check_limit(limit: int | None, need: int, what: str, path: str) -> None:
             path=path,
             next_step=NO_LIMIT_STEP,
         )
-
-
-def _watermark(file: File, path: str) -> bytes | None:
-    try:
-        session_id = home.session_id_of(path)
-    except InvalidId:
-        return None
-    hint = peek_hint(home.Store.of_journal(path).index, session_id, stated_id(file, path))
-    return None if hint is None else hint.watermark

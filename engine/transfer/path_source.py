@@ -6,7 +6,7 @@ are in force are noted at once. What the source appends later has no influence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -15,10 +15,10 @@ from treering.engine.errors import NotFound, SourceChanged
 from treering.engine.journal import control
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.format import Kind
-from treering.engine.limits import MIB, PAGE_ENTRIES
+from treering.engine.limits import PAGE_ENTRIES
 from treering.engine.session.entry import Entry
 from treering.engine.session.facts import facts_of
-from treering.engine.session.reads import Reads
+from treering.engine.session.reads import Reads, pieces
 from treering.engine.session.view import SessionView
 from treering.engine.transfer.journal_source import KEPT_FLAGS, check_limit, refuse_unfit
 from treering.engine.transfer.legacy_model import CopyLimits
@@ -29,7 +29,6 @@ from treering.index import SessionIndex
 LABEL: Final = "label"
 
 _ROWS: Final = 4 * PAGE_ENTRIES
-_LOADED_BYTES: Final = 8 * MIB
 _ID_TRIES: Final = 100
 
 
@@ -118,7 +117,7 @@ class PathSource:
     def _kept(self) -> Iterator[tuple[Indexed, Entry]]:
         """Every entry of the path with its row; memory holds about 8 MiB of them."""
         for page in self._pages():
-            for piece in _pieces(page):
+            for piece in pieces(page):
                 yield from zip(piece, self._reads._load(piece), strict=True)
 
     def raws(self) -> Iterator[bytes]:
@@ -224,17 +223,6 @@ def _labels_above(index: SessionIndex, leaf: int) -> Iterator[_Carried]:
             target, setter = index.by_sequence(label.target), index.by_sequence(label.entry)
             if target is not None and setter is not None and target.kind != LABEL:
                 yield _Carried(target, setter)
-
-
-def _pieces(rows: Sequence[Indexed]) -> Iterator[Sequence[Indexed]]:
-    """Rows in pieces that are loaded together, bounded by their decoded bytes."""
-    start = size = 0
-    for at, row in enumerate(rows):
-        if at > start and size + row.raw > _LOADED_BYTES:
-            yield rows[start:at]
-            start, size = at, 0
-        size += row.raw
-    yield rows[start:]
 
 
 def _fresh_ids(reads: Reads, count: int) -> Iterable[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, get_args
 
 from treering.engine.errors import OutcomeUnknown, Poisoned, StorageFull
@@ -57,12 +57,18 @@ def no_space_flow(verb: str, room: int, *, unsynced: bool = False) -> Flow:
     return Flow(name, ground if unsynced else make_session, run, SessionCheck(), ADVISORY)
 
 
-def failed_sync_flow(verb: str, model: SyncFailure, evicted: bool) -> Flow:
-    """A sync that fails; recovery, with what the cache still shows or without; an append."""
+def session_on(model: SyncFailure) -> Callable[[SimDisk, Ledger], None]:
+    """Sets the stage: a session on a disk whose syncs fail in that way, once one does."""
 
     def prepare(disk: SimDisk, ledger: Ledger) -> None:
         make_session(disk, ledger)
         disk.sync_failure = model
+
+    return prepare
+
+
+def failed_sync_flow(verb: str, model: SyncFailure, evicted: bool) -> Flow:
+    """A sync that fails; recovery, with what the cache still shows or without; an append."""
 
     def run(disk: Any, ledger: Ledger, _: object) -> None:
         faulty = FaultyDisk(disk)
@@ -81,7 +87,7 @@ def failed_sync_flow(verb: str, model: SyncFailure, evicted: bool) -> Flow:
         world.close()
 
     name = f"failed-sync:{verb}:{model}{':evicted' if evicted else ''}"
-    return Flow(name, prepare, run, SessionCheck(), ADVISORY)
+    return Flow(name, session_on(model), run, SessionCheck(), ADVISORY)
 
 
 def retried_flow(second: int, last: int) -> Flow:

@@ -11,9 +11,9 @@ from treering.engine.session.admission import admit
 from treering.engine.session.plan import Appended, append_group
 from treering.fuzz.explorer import Broken, Flow
 from treering.fuzz.faulty_disk import FaultyDisk
+from treering.fuzz.flows.failing import session_on
 from treering.fuzz.flows.world import ADVISORY, PATH, SessionCheck, World, make_session
 from treering.fuzz.ledger import Ledger
-from treering.fuzz.simdisk import SimDisk
 from treering.fuzz.volume import SyncFailure
 
 
@@ -60,10 +60,6 @@ def _full(room: int) -> Flow:
 
 
 def _failed_sync(model: SyncFailure) -> Flow:
-    def prepare(disk: SimDisk, ledger: Ledger) -> None:
-        make_session(disk, ledger)
-        disk.sync_failure = model
-
     def run(disk: Any, ledger: Ledger, _: object) -> None:
         faulty = FaultyDisk(disk)
         world = World(faulty, ledger)
@@ -76,7 +72,7 @@ def _failed_sync(model: SyncFailure) -> Flow:
         _group(world)
         world.close()
 
-    return Flow(f"group-failed-sync:{model}", prepare, run, SessionCheck(), ADVISORY)
+    return Flow(f"group-failed-sync:{model}", session_on(model), run, SessionCheck(), ADVISORY)
 
 
 def grouped_flows() -> Iterator[Flow]:
