@@ -111,8 +111,7 @@ def inject(flow: Flow, injection: Injection, seed: int, result: Injected) -> Non
         if recording.error is not None:
             result.refused += 1
         if why is None:
-            with SeededEnvironment(seed + 1) as environment:
-                why = _judge_end(flow, recording, seed, result, environment)
+            why = _judge_end(flow, recording, injection, seed, result)
     if why is not None:
         log = made[0].log
         op = log[injection.at - 1] if 0 < injection.at <= len(log) else None
@@ -127,22 +126,26 @@ def _why(error: BaseException | None) -> str | None:
 
 
 def _judge_end(
-    flow: Flow, recording: Recording, seed: int, result: Injected, environment: SeededEnvironment
+    flow: Flow, recording: Recording, injection: Injection, seed: int, result: Injected
 ) -> str | None:
     last = recording.points[-1]
     assert isinstance(last.expectation, Expectation)
     cached = recording.disk.volume.cached()
-    ends = [("the process ended", cached, last.expectation.after_death())]
+    died = last.expectation.after_death()
+    if injection.model == "reverted":  # the cache lost what no sync covered, as in a power failure
+        died = last.expectation
+    ends = [("the process ended", cached, died)]
     ends += [
         (f"state {number} of the end", image, last.expectation)
         for number, image in images_of(last, seed, STATES_AFTER)
     ]
-    for what, image, expectation in ends:
-        result.states += 1
-        environment.restart(seed + 1)
-        why = judge(flow, image, expectation)
-        if why is not None:
-            return f"{what}: {why} (the flow ended with {recording.error!r})"
+    with SeededEnvironment(seed + 1) as environment:
+        for what, image, expectation in ends:
+            result.states += 1
+            environment.restart(seed + 1)
+            why = judge(flow, image, expectation)
+            if why is not None:
+                return f"{what}: {why} (the flow ended with {recording.error!r})"
     return None
 
 

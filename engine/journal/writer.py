@@ -360,8 +360,10 @@ class JournalWriter:
         self._failure = why
 
     def _unknown(self) -> OutcomeUnknown:
+        relaxed = self.durability == "os"
+        doubtful = "all appends since the last sync" if relaxed else "the last append"
         return OutcomeUnknown(
-            f"the outcome of the last append is unknown: {self._failure}",
+            f"the outcome of {doubtful} is unknown: {self._failure}",
             path=self._path,
             next_step="recover the session, then look up the entries in question",
         )

@@ -21,6 +21,7 @@ from bars_helpers import (
     realistic,
 )
 from support import damage
+from support.long_runs import LONG
 
 from treering.engine import Damaged, NotAJournal, Session, SessionView, TreeringError, repair
 from treering.fuzz import oracle
@@ -135,7 +136,7 @@ def test_F99_fsck_finds_flips_everywhere(journal: Journal) -> None:
     flips_are_found(journal, (at * 8 + at % 8 for at in sorted(places)))
 
 
-@pytest.mark.slow
+@LONG
 def test_F99_fsck_finds_every_flipped_bit(journal: Journal) -> None:
     """The same for every bit of the journal (the oracle names the cases of a smaller one, every bit
     of it, in tests/journal)."""

@@ -118,6 +118,18 @@ def test_no_failing_call_breaks_a_promise(name: str) -> None:
     assert result.refused >= wanted // 3
 
 
+def test_a_sync_that_fails_may_take_what_was_acknowledged_without_one() -> None:
+    """Durability "os" promises what the page cache holds; a file system that goes back to the old
+    bytes when a sync fails takes it from there, without any crash."""
+    flow = flow_named("relaxed")
+    syncs = [at for at, op in enumerate(calls_of(flow, 0), 1) if op.name in SYNCS]
+    result = Injected("relaxed")
+    for at in syncs:
+        inject(flow, Injection(at, "EIO", "once", "reverted"), 0, result)
+    assert result.findings == []
+    assert result.refused > 0
+
+
 def test_every_call_with_every_error_is_in_the_list() -> None:
     calls = calls_of(flow_named("append"), 0)
     listed = list(injections(calls, ("EIO",)))

@@ -105,7 +105,7 @@ def test_a_failed_background_sync_reaches_the_caller(tmp_path: Path) -> None:
     session.sync()
     disk.fail("fdatasync")
     session.append(custom("b"))
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(OutcomeUnknown, match="all appends since the last sync is unknown"):
         session.sync()
     with pytest.raises(Poisoned):
         session.append(custom("c"))

@@ -19,6 +19,7 @@ def run(folder: object, *arguments: str) -> Result:
 
 
 class TestCommand:
+    @pytest.mark.slow
     def test_every_row_is_measured_with_every_key(self, tmp_path, monkeypatch):
         """A tiny quick run gives each row once, with all keys, and removes its folder."""
         monkeypatch.setenv("TREERING_CORPUS", str(tmp_path / "none"))
