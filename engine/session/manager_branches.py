@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from treering.engine.errors import Conflict, Invalid
 from treering.engine.session.admission import EntryInput, admit
-from treering.engine.session.manager_making import ManagerMaking
+from treering.engine.session.manager_making import ManagerMaking, copy_in_memory
 from treering.engine.session.manager_parts import Moved, Source, Threads, appended, moved, only_wait
 from treering.engine.session.navigation import (
     NO_OPTIONS,
@@ -42,6 +42,9 @@ class ManagerBranches(ManagerMaking):
 
         async def _do(self, work: Callable[[Session], Any], source: Source | None = None) -> Any:
             """Run work in the writer's thread."""
+
+        async def _select(self, make: Callable[[], Source]) -> None:
+            """Select a source that is made in a thread."""
 
         async def set_session_file(self, path: str | os.PathLike[str]) -> None:
             """Select another session."""
@@ -132,10 +135,21 @@ class ManagerBranches(ManagerMaking):
     ) -> str | None:
         """Copy the path to an entry into a new session, select that, and return its file.
 
-        Raises as :func:`copy_branch`; then the old session stays selected.
+        The copy of a session in memory is in memory, and has no file (None).
+
+        Raises as :func:`copy_branch`; then the old session stays selected. Raises as
+        :meth:`open` when the copy cannot be selected; a note of the error says where it is.
         """
+        if (source := self._selected()).in_memory:
+            await self.flush_now()
+            await self._select(lambda: copy_in_memory(source, leaf_id, limits=limits))
+            return None
         copy = await self._copied(leaf_id, limits)
-        await self.set_session_file(copy.path)
+        try:
+            await self.set_session_file(copy.path)
+        except BaseException as error:
+            error.add_note(f"the copy is complete and can be opened: {copy.path}")
+            raise
         return copy.path
 
     async def fork_branch(
@@ -146,7 +160,17 @@ class ManagerBranches(ManagerMaking):
         rlm_depth: int | None = None,
         limits: CopyLimits | None = CopyLimits(),  # noqa: B008 (immutable)
     ) -> Self:
-        """Copy the path to an entry into a new session and own that; this one stays selected."""
+        """Copy the path to an entry into a new session and own that; this one stays selected.
+
+        The copy of a session in memory is in memory too, unless ``session_dir`` is named.
+        """
+        if (source := self._selected()).in_memory and session_dir is None:
+            await self.flush_now()
+            made: Source = await self._threads.run(
+                lambda: copy_in_memory(source, leaf_id, limits=limits, rlm_depth=rlm_depth),
+                pinned=source,
+            )
+            return type(self)(made)
         copy = await self._copied(leaf_id, limits, session_dir=session_dir, rlm_depth=rlm_depth)
         return await self.open(copy.path)
 
@@ -191,11 +215,6 @@ class ManagerBranches(ManagerMaking):
         await self.flush_now()
         source = self._selected()
         file = source.file
-        if source.in_memory and more.get("session_dir") is None:
-            raise Invalid(
-                "a session in memory has no folder that a copy could be in",
-                next_step="name a session_dir (fork_branch)",
-            )
         found: CopyResult = await self._threads.run(
             lambda: copy_branch(source.reads, leaf_id, limits=limits, session_file=file, **more),
             pinned=source,

@@ -21,7 +21,7 @@ from treering.engine.session.listing import (
 from treering.engine.session.manager_parts import Source
 from treering.engine.session.session import Session
 from treering.engine.session.view import SessionView
-from treering.engine.transfer.copying import fork_session
+from treering.engine.transfer.copying import copy_branch, fork_session
 from treering.engine.transfer.importing import ImportPreview, import_session, preview_import
 from treering.engine.transfer.legacy_model import CopyLimits
 
@@ -241,7 +241,27 @@ async def _listed(
 
 def source_in_memory(cwd: str | None, **more: Any) -> Source:
     """A session that is nowhere but in memory; ``more`` are arguments of :meth:`Session.create`."""
-    disk = MemoryDisk()
-    disk.make_folder(_MEMORY_HOME)
+    disk = _disk_in_memory()
     session = Session.create(cwd, home_dir=_MEMORY_HOME, disk=disk, compression=False, **more)
     return Source(session, in_memory=True)
+
+
+def copy_in_memory(source: Source, leaf_id: str | None, **more: Any) -> Source:
+    """A path of a session in memory as another one; ``more`` are arguments of copy_branch."""
+    disk = _disk_in_memory()
+    copy = copy_branch(
+        source.reads,
+        leaf_id,
+        home_dir=_MEMORY_HOME,
+        session_file=None,
+        compression=False,
+        disk=disk,
+        **more,
+    )
+    return Source(Session.open(copy.path, compression=False, disk=disk), in_memory=True)
+
+
+def _disk_in_memory() -> MemoryDisk:
+    disk = MemoryDisk()
+    disk.make_folder(_MEMORY_HOME)
+    return disk

@@ -182,6 +182,7 @@ class PreparedFork:
             disk: the file system of the new session.
 
         Raises:
+            Invalid: the session is in memory, and nothing says where the copy goes.
             Closed: the session or view was closed.
             Damaged, SourceChanged: an entry does not verify any more; no destination exists.
             Conflict: a session of that id exists.
@@ -189,6 +190,11 @@ class PreparedFork:
         """
         path, reads = self._path, self._reads
         elsewhere = home_dir is not None or session_dir is not None
+        if self.source.session_file is None and not (elsewhere or isinstance(disk, MemoryDisk)):
+            raise Invalid(
+                "a session in memory has no folder that a copy could be in",
+                next_step="name a session_dir",
+            )
         store = home.Store.at(home_dir, session_dir) if elsewhere else _store_of(reads)
         depth = depth_of_source(path.header, reads.path) if rlm_depth is None else rlm_depth
         to = Destination(

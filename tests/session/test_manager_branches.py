@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from manager_helpers import Gate, assistant, on_loop, user
 
-from treering.engine import Conflict, Invalid, LimitExceeded, NotFound, Session
+from treering.engine import Conflict, Invalid, LimitExceeded, NotFound, Session, StorageError
 from treering.engine.session.capture import ReadLimits
 from treering.engine.session.manager import SessionManager
 from treering.engine.session.navigation import NavigationOptions, SummaryRequest
@@ -233,11 +233,19 @@ async def test_a_prepared_fork_is_of_the_moment(tmp_path: Path) -> None:
 
 @on_loop
 async def test_copies_of_a_session_in_memory(tmp_path: Path) -> None:
-    """They need a folder; then the copy is a session on disk without a parent."""
+    """They are in memory too, or in the folder that is named; without a parent either way."""
     async with await SessionManager.in_memory("/w") as manager:
         ids = await conversation(manager)
-        with pytest.raises(Invalid):
-            await manager.clone()
+        prepared = await manager.prepare_fork(ids[-1], "at")
+        with pytest.raises(Invalid, match="in memory"):
+            prepared.create()
+        async with await manager.clone() as copy:
+            assert copy.get_session_file() is None
+            assert copy.get_session_id() != manager.get_session_id()
+            assert copy.get_header().cwd == "/w"
+            assert [entry.id for entry in await copy.read_entries()] == ids
+            await copy.append_message(user("only there"))
+        assert [entry.id for entry in await manager.read_entries()] == ids
         folder = str(tmp_path / "home/sessions")
         async with await manager.fork_branch(ids[-1], session_dir=folder) as copy:
             path = copy.get_session_file()
@@ -245,6 +253,36 @@ async def test_copies_of_a_session_in_memory(tmp_path: Path) -> None:
             assert os.path.dirname(path) == folder
             assert copy.get_header().parent_session is None
             assert [entry.id for entry in await copy.read_entries()] == ids
+        before = manager.get_session_id()
+        assert await manager.create_branched_session(ids[1]) is None
+        assert manager.get_session_id() != before
+        assert manager.get_leaf_id() == ids[1]
+        assert [entry.id for entry in await manager.read_entries()] == ids[:2]
+        with pytest.raises(NotFound):
+            await manager.create_branched_session("nobody")
+        assert manager.get_leaf_id() == ids[1]
+        assert not os.path.exists("/memory")
+
+
+@on_loop
+async def test_a_copy_that_cannot_be_selected_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old session stays selected; the error says where the copy is, which can be opened."""
+    async with await SessionManager.create("/w", home_dir=str(tmp_path / "home")) as manager:
+        ids = await conversation(manager)
+        before = manager.get_session_file()
+
+        async def refuse(path: object) -> None:
+            raise StorageError("no descriptor is free", path=str(path))
+
+        monkeypatch.setattr(manager, "set_session_file", refuse)
+        with pytest.raises(StorageError) as caught:
+            await manager.create_branched_session(ids[-1])
+        assert manager.get_session_file() == before
+        (note,) = caught.value.__notes__
+        async with await SessionManager.open(note.rpartition(": ")[2]) as copy:
+            assert copy.get_leaf_id() == ids[-1]
 
 
 # Lists
