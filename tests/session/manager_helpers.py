@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Any
 
-from treering.engine import Session
+from treering.engine import Entry, Session
 from treering.engine.session.manager import SessionManager
 
 Make = Callable[[], Awaitable[SessionManager]]
@@ -22,6 +23,30 @@ def on_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         asyncio.run(test(*arguments, **named))
 
     return run
+
+
+async def made(tmp_path: Path, **more: Any) -> SessionManager:
+    """A new session in the store of this test."""
+    return await SessionManager.create("/w", home_dir=str(tmp_path / "home"), **more)
+
+
+def file_of(manager: SessionManager) -> str:
+    """Its journal, which it has."""
+    path = manager.get_session_file()
+    assert path is not None
+    return path
+
+
+def owned(manager: SessionManager) -> Session:
+    """The session that it owns."""
+    session = manager._source.reads
+    assert isinstance(session, Session)
+    return session
+
+
+def ids(entries: Iterable[Entry]) -> list[str]:
+    """Their ids, in order."""
+    return [entry.id for entry in entries]
 
 
 def user(text: str = "hi") -> dict[str, Any]:
