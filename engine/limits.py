@@ -27,6 +27,9 @@ SEARCH_HASH_FACTOR: Final = 8
 SCAN_CHUNK_BYTES: Final = 1 * MIB
 """Bytes per ``pread`` of a sequential scan."""
 
+REQUEST_RECORD_BYTES_MAX: Final = MIB - 1
+"""Of one request record: the limit that is documented for them."""
+
 BATCH_BYTES_MAX: Final = 256 * MIB
 """Payload bytes of one atomic ``batch()``: its frames are held in memory until it is activated."""
 

@@ -52,6 +52,8 @@ class Admitted(NamedTuple):
     parent: str | None
     timestamp: str | None
     references: References | None
+    flags: int = 0
+    """Of the frame: how the engine qualifies the entry."""
 
     @property
     def is_request(self) -> bool:
@@ -77,8 +79,8 @@ _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 def admit(entry: EntryInput, *, verified: bool = False) -> Admitted:
     """Check one entry.
 
-    ``verified`` says that exact bytes come from a verified frame of the same journal: then
-    members that only the engine writes are true.
+    ``verified`` says that the engine itself wrote the entry, or that exact bytes come from a
+    verified frame of the same journal: then members that only the engine writes are true.
 
     Raises:
         InvalidEntry: it cannot be stored as it is; says where in the value.
@@ -87,7 +89,7 @@ def admit(entry: EntryInput, *, verified: bool = False) -> Admitted:
     if isinstance(entry, (bytes, bytearray, memoryview)):
         return _admit_bytes(bytes(entry), verified=verified)
     if isinstance(entry, (EntryBase, Mapping)):
-        return _admit_members(_plain(entry))
+        return _admit_members(_plain(entry), verified=verified)
     raise InvalidEntry(f"an entry is a mapping, a typed entry or bytes, not {type(entry).__name__}")
 
 
@@ -105,7 +107,7 @@ def _plain(entry: EntryBase | Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _admit_members(values: dict[str, Any]) -> Admitted:
+def _admit_members(values: dict[str, Any], *, verified: bool) -> Admitted:
     kind = values.pop("type", None)
     if not isinstance(kind, str) or not kind:
         raise InvalidEntry("an entry needs a type")
@@ -120,7 +122,8 @@ def _admit_members(values: dict[str, Any]) -> Admitted:
     if timestamp is not None and not isinstance(timestamp, str):
         raise InvalidEntry("timestamp must be an ISO string")
     _check_kind(kind)
-    _check_forged(values, values.get("details"))
+    if not verified:
+        _check_forged(values, values.get("details"))
     rest = _encode_checked(values)
     for text in (kind, parent, timestamp):
         if text is not None and not text.isascii():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 from msgspec import UNSET, UnsetType
 
@@ -48,7 +48,11 @@ NO_LIMITS = ReadLimits(None, None)
 
 
 class SourceRef(NamedTuple):
-    """Which moment of which session was captured."""
+    """Which moment of which session was captured.
+
+    Moments are compared by session, position and sequence: ``session_file`` is information, and a
+    store that was moved keeps what refers to it.
+    """
 
     session_id: str
     session_file: str | None
@@ -56,6 +60,17 @@ class SourceRef(NamedTuple):
     source_sequence: int
     """Sequence of the last frame that belongs to it."""
     persistent: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """The five documented members; a session in memory has no ``sessionFile``."""
+        file = {} if self.session_file is None else {"sessionFile": self.session_file}
+        return {
+            "sessionId": self.session_id,
+            **file,
+            "leafId": self.leaf_id,
+            "sourceSequence": self.source_sequence,
+            "persistent": self.persistent,
+        }
 
 
 class Materialized(NamedTuple):
@@ -77,15 +92,20 @@ class Branches(NamedTuple):
 class Capture:
     """What a session held at one moment. Ends with :meth:`end`; then every read refuses."""
 
-    def __init__(self, reads: Reads, *, session_file: str | None, session_id: str) -> None:
+    def __init__(self, reads: Reads, source: SourceRef) -> None:
         self._reads = reads
         self._ended = False
+        self.source = source
+        self.last = source.source_sequence
+
+    @classmethod
+    def now(cls, reads: Reads, *, session_file: str | None, session_id: str) -> Self:
+        """What it holds at this moment."""
         leaf_id = reads.leaf_id
         position = reads.ask(lambda index: index.position())
-        self.last = 0 if position is None else position.sequence
-        self.source = SourceRef(
-            session_id, session_file, leaf_id, self.last, session_file is not None
-        )
+        last = 0 if position is None else position.sequence
+        persistent = session_file is not None
+        return cls(reads, SourceRef(session_id, session_file, leaf_id, last, persistent))
 
     def end(self) -> None:
         """Later reads of this capture refuse."""

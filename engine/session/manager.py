@@ -21,14 +21,13 @@ from treering.engine.journal.recovery import Report
 from treering.engine.session.admission import EntryInput, admit
 from treering.engine.session.attribution import attribution
 from treering.engine.session.entries import SessionHeader, Usage
-from treering.engine.session.manager_branches import ManagerBranches
+from treering.engine.session.manager_links import ManagerLinks
 from treering.engine.session.manager_making import source_in_memory
 from treering.engine.session.manager_parts import (
     Moved,
     Recovered,
     Source,
     Threads,
-    appended,
     moved,
     note_answers,
     only_wait,
@@ -36,16 +35,17 @@ from treering.engine.session.manager_parts import (
 )
 from treering.engine.session.manager_reads import ManagerReads
 from treering.engine.session.metadata import read_metadata
+from treering.engine.session.plan import append_one
 from treering.engine.session.resident import ResidentReads
 from treering.engine.session.session import Session
-from treering.engine.session.verbs import AppendVerbs, child_attribution
+from treering.engine.session.verbs import child_attribution
 from treering.engine.session.write_queue import Job, WriteQueue
 
 PersistListener = Callable[[str | None], None]
 """Told the session file after each acknowledged append."""
 
 
-class SessionManager(AppendVerbs[Any], ManagerBranches, ManagerReads, ResidentReads):
+class SessionManager(ManagerLinks, ManagerReads, ResidentReads):
     """One selected session. Make it with a static constructor; ``async with`` closes it."""
 
     def __init__(self, source: Source, *, session_dir: str | None = None) -> None:
@@ -267,7 +267,7 @@ class SessionManager(AppendVerbs[Any], ManagerBranches, ManagerReads, ResidentRe
 
         def work(session: Session) -> Moved:
             entry, aggregate = attribution(session, target_id, child_usage, aggregate_usage, origin)
-            added = appended(session, admit(entry))
+            added = append_one(session, admit(entry))
             return moved(session, (added.id, aggregate), added.raw)
 
         found: tuple[str, Any] = await self._do(work)
@@ -298,6 +298,10 @@ class SessionManager(AppendVerbs[Any], ManagerBranches, ManagerReads, ResidentRe
                 next_step="open the session for writing",
             )
         return self._queue
+
+    def _queue_of(self, source: Source) -> WriteQueue | None:
+        free = self._closing is None and self._busy is None
+        return self._queue if free and source is self._source else None
 
     def _check_open(self) -> None:
         if self._closing is not None:

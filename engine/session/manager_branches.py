@@ -11,13 +11,14 @@ from msgspec import UNSET, UnsetType
 from treering.engine.errors import Conflict, Invalid
 from treering.engine.session.admission import EntryInput, admit
 from treering.engine.session.manager_making import ManagerMaking, copy_in_memory
-from treering.engine.session.manager_parts import Moved, Source, Threads, appended, moved, only_wait
+from treering.engine.session.manager_parts import Moved, Source, Threads, moved, only_wait
 from treering.engine.session.navigation import (
     NO_OPTIONS,
     Navigation,
     NavigationOptions,
     navigate,
 )
+from treering.engine.session.plan import append_one
 from treering.engine.session.session import Session
 from treering.engine.session.verbs import branch_summary
 from treering.engine.transfer.copying import (
@@ -69,29 +70,11 @@ class ManagerBranches(ManagerMaking):
         source: Source | None = None,
     ) -> None:
         def work(session: Session) -> Moved:
-            _check_leaf(session, expected_leaf)
+            check_leaf(session, expected_leaf)
             session.branch_to(entry_id)
             return moved(session, None)
 
         await self._do(work, source)
-
-    async def branch_with_summary(
-        self,
-        entry_id: str | None,
-        summary: str,
-        details: Any = None,
-        *,
-        from_hook: bool | None = None,
-        usage: Any = None,
-        expected_leaf: str | None | UnsetType = UNSET,
-    ) -> str:
-        """See :meth:`Session.branch_with_summary`.
-
-        Raises:
-            Conflict: the position is not ``expected_leaf`` when the entry has its turn.
-        """
-        entry = branch_summary(entry_id, summary, details, from_hook=from_hook, usage=usage)
-        return await self._append_there(entry, expected_leaf)
 
     async def _append_there(
         self,
@@ -102,8 +85,8 @@ class ManagerBranches(ManagerMaking):
         admitted = admit(entry)
 
         def work(session: Session) -> Moved:
-            _check_leaf(session, expected_leaf)
-            added = appended(session, admitted)
+            check_leaf(session, expected_leaf)
+            added = append_one(session, admitted)
             return moved(session, added.id, added.raw)
 
         found: str = await self._do(work, source)
@@ -254,6 +237,7 @@ class _Moves:
         return await self._manager._append_there(entry, UNSET, self._source)
 
 
-def _check_leaf(session: Session, expected: str | None | UnsetType) -> None:
+def check_leaf(session: Session, expected: str | None | UnsetType) -> None:
+    """Raise Conflict unless the position is the expected one, if one is."""
     if expected is not UNSET and session.leaf_id != expected:
         raise Conflict("the session changed during navigation", path=session.path)

@@ -8,6 +8,8 @@ import copy
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+from msgspec import UNSET, UnsetType
+
 from treering.engine.errors import Damaged, TreeringError
 from treering.engine.session.admission import Admitted
 from treering.engine.session.entries import SessionHeader
@@ -88,6 +90,16 @@ class Moved(NamedTuple):
     """The entry that was appended, if one was."""
 
 
+class Stored(NamedTuple):
+    """The answer of work that appended below the position, or beside the tree."""
+
+    answer: Any
+    raw: bytes | None
+    """The new entry; None when it was there before."""
+    leaf_id: str | None | UnsetType = UNSET
+    """The position now; absent when it did not move."""
+
+
 class Recovered(NamedTuple):
     """The answer of a recovery: everything may be otherwise than before."""
 
@@ -109,14 +121,6 @@ def moved(session: Session, answer: Any, raw: bytes | None = None) -> Moved:
 
 def only_wait(_: Session) -> None:
     """Work that only waits for its turn."""
-
-
-def appended(session: Session, entry: Admitted) -> Appended:
-    """Append one entry in the writer's thread. Raises as :meth:`Session.append`."""
-    (answer,) = append_group(session, [entry])
-    if isinstance(answer, TreeringError):
-        raise answer
-    return answer
 
 
 def run_jobs(session: Session, jobs: list[Job]) -> None:
@@ -182,6 +186,13 @@ def note_answers(source: Source, jobs: list[Job]) -> int:
             source.leaf_id = answer.leaf_id
             source.metadata.agent_status = answer.agent_status
             source.metadata.git_state = answer.git_state
+            job.answer = answer.answer
+        elif isinstance(answer, Stored):
+            if answer.raw is not None:
+                count += 1
+                source.metadata.note(answer.raw)
+                if answer.leaf_id is not UNSET:
+                    source.leaf_id = answer.leaf_id
             job.answer = answer.answer
         elif isinstance(answer, Appended):
             if answer.raw is not None:

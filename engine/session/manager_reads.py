@@ -108,7 +108,7 @@ class ManagerReads:
 
     def _capture(self, source: Source) -> Capture:
         reads = source.reads
-        return Capture(reads, session_file=source.file, session_id=reads.id)
+        return Capture.now(reads, session_file=source.file, session_id=reads.id)
 
     async def _ask(self, question: Callable[[Capture], _Answer]) -> _Answer:
         async with self._captured() as (source, capture):

@@ -10,6 +10,7 @@ import msgspec
 
 from treering.engine import environment
 from treering.engine.errors import (
+    Ambiguous,
     Closed,
     Conflict,
     InvalidEntry,
@@ -30,6 +31,16 @@ if TYPE_CHECKING:
     from treering.engine.session.session import Session
 
 
+class Moment(NamedTuple):
+    """A point between two writes of one owner."""
+
+    leaf_id: str | None
+    sequence: int
+    """Of the last frame that was written."""
+    selections: int
+    """Grows whenever the position goes anywhere but below itself, and at a recovery."""
+
+
 class Plan:
     """Ids, parents and bytes for entries that are appended together, decided under the lock."""
 
@@ -38,6 +49,8 @@ class Plan:
         self._session = session
         self._fresh = session.fresh_ids.take(sum(entry.id is None for entry in admitted))
         self.leaf = session.leaf_id
+        self.moves = 0
+        """How many entries stand below another one than the position before them."""
         self.ids: list[str] = []
         self.new_ids: list[str] = []
         self.records: list[Record] = []
@@ -69,11 +82,13 @@ class Plan:
             self._session.fresh_ids.give_up(entry_id)
         payload = entry.payload(entry_id, parent, entry.timestamp or self._now)
         request = entry.is_request
-        self.records.append(Record(Kind.REQUEST if request else Kind.ENTRY, payload))
+        kind = Kind.REQUEST if request else Kind.ENTRY
+        self.records.append(Record(kind, payload, entry.flags))
         self.ids.append(entry_id)
         self.new_ids.append(entry_id)
         self._parents[entry_id] = parent
         if not request:
+            self.moves += parent != self.leaf
             self.leaf = entry_id
 
     def _repeat(self, entry: Admitted, entry_id: str) -> None:
@@ -97,7 +112,7 @@ class Plan:
     def _require(self, entry_id: str, what: str) -> None:
         if entry_id in self._parents:
             return
-        self._session.require_in_tree(entry_id, what)
+        require_in_tree(self._session, entry_id, what)
 
     def _check_references(self, references: References, kind: str, parent: str | None) -> None:
         if kind == "compaction":
@@ -129,6 +144,30 @@ class Plan:
             return index.is_ancestor(upper.sequence, lower.sequence)
 
         return self._session.ask(answer)
+
+
+def require_in_tree(session: Session, entry_id: str, what: str) -> None:
+    """Make sure that a new entry can refer to ``entry_id``, and means it.
+
+    Raises:
+        NotFound: no entry of the tree has that id.
+        Ambiguous: another entry with the same id of its own came later.
+    """
+    if not isinstance(entry_id, str):
+        raise NotFound(f"{what} {entry_id!r} is not there: ids are strings", path=session.path)
+    if session.pending.has(entry_id):
+        return
+    found = session.ask(lambda index: index.by_id(entry_id))
+    if found is None or not found.tree:
+        raise NotFound(f"{what} {entry_id!r} is not there", path=session.path)
+    if not session.ambiguous_ids:
+        return
+    meant = session.ask(lambda index: index.holder(entry_id))
+    if meant is not None and meant != found.sequence:
+        raise Ambiguous(
+            f"several entries have the id {entry_id!r}; a new one would belong to the last",
+            next_step="refer to the last by its derived id, or branch to another entry",
+        )
 
 
 class Appended(NamedTuple):
@@ -164,6 +203,14 @@ def append_group(session: Session, admitted: list[Admitted]) -> list[Appended | 
     finally:
         session.let_go()
     return _answers(plan, len(admitted), failed)
+
+
+def append_one(session: Session, entry: Admitted) -> Appended:
+    """Append one entry. Raises as :meth:`Session.append`."""
+    (answer,) = append_group(session, [entry])
+    if isinstance(answer, TreeringError):
+        raise answer
+    return answer
 
 
 def _answers(

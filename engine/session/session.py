@@ -16,9 +16,7 @@ from typing import Self, TypeVar
 
 from treering.engine import home
 from treering.engine.errors import (
-    Ambiguous,
     Closed,
-    NotFound,
     OutcomeUnknown,
     StorageError,
     TreeringError,
@@ -40,7 +38,7 @@ from treering.engine.session.fresh_ids import FreshIds
 from treering.engine.session.housekeeping import Housekeeper
 from treering.engine.session.parts import Parts, create_parts, open_parts
 from treering.engine.session.pending import Pending
-from treering.engine.session.plan import Batch, Plan
+from treering.engine.session.plan import Batch, Moment, Plan, require_in_tree
 from treering.engine.session.resuming import has_ambiguous_ids, indexed_leaf, leaf_at_opening
 from treering.engine.session.view import SessionView
 from treering.index import Entry as Indexed
@@ -54,6 +52,7 @@ class Session(SessionVerbs):
 
     def __init__(self, parts: Parts) -> None:
         self._lock = threading.RLock()
+        self._selections = 0
         self._begin(parts)
 
     def _begin(self, parts: Parts) -> None:
@@ -73,9 +72,9 @@ class Session(SessionVerbs):
         self.shared = SharedFrames(self.source, tail.journal_id)
         self._indexer = parts.indexer
         self._leaf_id: str | None = None
-        self._pending = Pending(complete=parts.opened is None)
+        self.pending = Pending(complete=parts.opened is None)
         self._ambiguous_ids = False
-        self.fresh_ids = FreshIds(self._pending, parts.indexer)
+        self.fresh_ids = FreshIds(self.pending, parts.indexer)
         self._closed = False
         self._indexer.attach(
             self.source, tail.journal_id, owner.identity, self.shared, writer.encoded_watermark
@@ -271,10 +270,16 @@ class Session(SessionVerbs):
         with self._lock:
             self._check_open()
             if entry_id is not None:
-                self.require_in_tree(entry_id, "the entry")
+                require_in_tree(self, entry_id, "the entry")
             payload = control.encode(control.Leaf(entry_id))
             self._write([Record(Kind.LEAF, payload)], (), atomic=False)
+            self._selections += entry_id != self._leaf_id
             self._leaf_id = entry_id
+
+    def moment(self) -> Moment:
+        """What holds now, behind every write before."""
+        with self._lock:
+            return Moment(self._leaf_id, self._writer.next_sequence - 1, self._selections)
 
     def hold(self) -> None:
         """Take the session for a batch: other threads wait."""
@@ -308,8 +313,9 @@ class Session(SessionVerbs):
         if plan.records:
             try:
                 frames = self._write(plan.records, tuple(plan.new_ids), atomic=atomic)
-                self._pending.note(plan.new_ids, frames)
+                self.pending.note(plan.new_ids, frames)
                 self._leaf_id = plan.leaf
+                self._selections += plan.moves
             except TreeringError:
                 raise
             except BaseException:
@@ -329,33 +335,10 @@ class Session(SessionVerbs):
         self._housekeeper.appended(len(frames))
         return frames
 
-    def require_in_tree(self, entry_id: str, what: str) -> None:
-        """Make sure that a new entry can refer to ``entry_id``, and means it.
-
-        Raises:
-            NotFound: no entry of the tree has that id.
-            Ambiguous: another entry with the same id of its own came later.
-        """
-        if not isinstance(entry_id, str):
-            raise NotFound(f"{what} {entry_id!r} is not there: ids are strings", path=self.path)
-        if self._pending.has(entry_id):
-            return
-        found = self.ask(lambda index: index.by_id(entry_id))
-        if found is None or not found.tree:
-            raise NotFound(f"{what} {entry_id!r} is not there", path=self.path)
-        if not self._ambiguous_ids:
-            return
-        meant = self.ask(lambda index: index.holder(entry_id))
-        if meant is not None and meant != found.sequence:
-            raise Ambiguous(
-                f"several entries have the id {entry_id!r}; a new one would belong to the last",
-                next_step="refer to the last by its derived id, or branch to another entry",
-            )
-
     def exists(self, entry_id: str) -> bool:
         """Whether an id is taken; waits for the index when it must."""
         self._check_open()
-        known = self._pending.knows(entry_id)
+        known = self.pending.knows(entry_id)
         return self.ask(lambda index: index.has_id(entry_id)) if known is None else known
 
     # Recovery and closing
@@ -374,6 +357,7 @@ class Session(SessionVerbs):
     def _reopen(self) -> Report:
         self._closed = True  # first: who meets it waits for the lock, and then looks again
         self._stop_background()
+        self._selections += 1
         self._indexer.close()
         self._writer.owner.release()
         parts = self._parts
@@ -497,4 +481,4 @@ class Session(SessionVerbs):
         size = self._writer.synced_size
         self._indexer.cover_politely(size)
         if self._indexer.covered_size >= size:
-            self._pending.drop_below(size)
+            self.pending.drop_below(size)

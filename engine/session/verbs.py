@@ -70,18 +70,15 @@ class AppendVerbs(Generic[Answer]):
             NotFound: ``first_kept_entry_id`` is not on the path to the new entry.
         """
         return self._append_entry(
-            {
-                "type": "compaction",
-                "summary": _text(summary, "a summary"),
-                "firstKeptEntryId": first_kept_entry_id,
-                "tokensBefore": tokens_before,
-                **_given(
-                    details=details,
-                    fromHook=from_hook,
-                    customInstructions=custom_instructions,
-                    usage=usage,
-                ),
-            }
+            compaction(
+                summary,
+                first_kept_entry_id,
+                tokens_before,
+                details=details,
+                from_hook=from_hook,
+                custom_instructions=custom_instructions,
+                usage=usage,
+            )
         )
 
     def append_custom_entry(self, custom_type: str, data: Any = None) -> Answer:
@@ -182,6 +179,31 @@ def branch_summary(
         "fromId": "root" if entry_id is None else entry_id,
         "summary": _text(summary, "a summary"),
         **_given(details=details, fromHook=from_hook, usage=usage),
+    }
+
+
+def compaction(
+    summary: str,
+    first_kept_entry_id: str | None,
+    tokens_before: int | None,
+    *,
+    details: Any = None,
+    from_hook: bool | None = None,
+    custom_instructions: str | None = None,
+    usage: Any = None,
+) -> dict[str, Any]:
+    """The entry of ``append_compaction``."""
+    return {
+        "type": "compaction",
+        "summary": _text(summary, "a summary"),
+        "firstKeptEntryId": first_kept_entry_id,
+        "tokensBefore": tokens_before,
+        **_given(
+            details=details,
+            fromHook=from_hook,
+            customInstructions=custom_instructions,
+            usage=usage,
+        ),
     }
 
 

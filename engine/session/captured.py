@@ -1,0 +1,209 @@
+"""A captured moment of an owned session, and what may be written from it.
+
+A capture pins its session: after the manager moved on to another one, records still go where they
+belong. Everything that is read through it is clipped to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from treering.engine import environment
+from treering.engine.errors import Closed, Conflict, InvalidEntry
+from treering.engine.session.capture import Capture, SourceRef
+from treering.engine.session.manager_parts import Source, Stored, Threads
+from treering.engine.session.manager_reads import CapturedHistory
+from treering.engine.session.output_links import Origin, OutputLink, make_link
+from treering.engine.session.plan import Moment
+from treering.engine.session.requests import (
+    ADMITTED,
+    PURPOSES,
+    SETTLED,
+    Purpose,
+    request_record,
+    store_request,
+)
+from treering.engine.session.session import Session
+
+
+class Writes(Protocol):
+    """What a capture needs of its manager."""
+
+    def __call__(self, work: Callable[[Session], Any], source: Source) -> Awaitable[Any]:
+        """Do work in the writer's turn of a source that may not be selected any more."""
+
+
+class CapturedSource:
+    """One moment of an owned session: ``async with manager.capture() as captured``."""
+
+    def __init__(self, threads: Threads, held: Source, moment: Moment, write: Writes) -> None:
+        session = held.reads
+        assert isinstance(session, Session)
+        self._threads = threads
+        self._held = held
+        self._write = write
+        self._ended = False
+        self._read: list[Capture] = []
+        file = held.file
+        self.source = SourceRef(session.id, file, moment.leaf_id, moment.sequence, file is not None)
+        """The moment: everything that was acknowledged before it, nothing later."""
+        self._origin = Origin(session, moment.selections, self.source)
+
+    def end(self) -> None:
+        """Nothing can be read or written through it any more."""
+        self._ended = True
+        for capture in self._read:
+            capture.end()
+
+    def _check_open(self) -> None:
+        if self._ended:
+            raise Closed("the capture has ended", path=self._held.reads.path)
+
+    def history(self, scope: str = "branch") -> CapturedHistory:
+        """Reads of the captured ``branch``, or of the whole ``source``."""
+        self._check_open()
+        if scope not in ("branch", "source"):
+            raise InvalidEntry(f"a scope is branch or source, not {scope!r}")
+        capture = Capture(self._held.reads, self.source)
+        self._read.append(capture)
+        return CapturedHistory(self._threads, self._held, capture, scope)
+
+    # Requests
+
+    async def admit(self, event: Mapping[str, Any]) -> str:
+        """Record that a request is about to be sent; durable when this returns.
+
+        Returns the id of the record, ``<attemptId>:attempt_admitted``. The same event again is a
+        no-op. It moves no position.
+
+        Raises:
+            InvalidEntry, LimitExceeded: nothing was written, and the session goes on.
+            Conflict: this attempt was admitted with another event.
+            Others: as :meth:`Session.append`.
+        """
+        return await self._record(event, ADMITTED)
+
+    async def settle(self, event: Mapping[str, Any]) -> str:
+        """Record how a request ended; see :meth:`admit`."""
+        return await self._record(event, SETTLED)
+
+    async def _record(self, event: Mapping[str, Any], kind: str) -> str:
+        self._check_open()
+        if not isinstance(event, Mapping) or event.get("type", kind) != kind:
+            raise InvalidEntry(f"a request event of this kind has the type {kind}")
+        record = request_record({"type": kind, **event}, self.source)
+
+        def work(session: Session) -> Stored:
+            added = store_request(session, record)
+            return Stored(added.id, added.raw)
+
+        stored: str = await self._write(work, self._held)
+        return stored
+
+    def operation(
+        self,
+        purpose: Purpose,
+        detail: str | None = None,
+        *,
+        operation_id: str | None = None,
+        **common: Any,
+    ) -> Operation:
+        """Requests that are made for one answer; ``common`` are members of all their events
+        (``owner``, ``modelContract``, ``contextEpoch``, ...).
+
+        Raises:
+            InvalidEntry: a purpose that is not documented.
+        """
+        self._check_open()
+        return Operation(self, purpose, detail, operation_id, common)
+
+
+class Operation:
+    """The attempts of one operation, each recorded before it is sent and after it ended."""
+
+    def __init__(
+        self,
+        captured: CapturedSource,
+        purpose: Purpose,
+        detail: str | None,
+        operation_id: str | None,
+        common: dict[str, Any],
+    ) -> None:
+        if purpose not in PURPOSES:
+            raise InvalidEntry(f"the purpose is one of {', '.join(PURPOSES)}, not {purpose!r}")
+        self._captured = captured
+        self.purpose = purpose
+        self.detail = detail
+        self.id = _fresh_id() if operation_id is None else operation_id
+        self._common = common
+        self._open: dict[str, bool] = {}
+        """Attempts in order, and whether one of their records is still missing."""
+
+    async def admit(
+        self, descriptor: Mapping[str, Any], *, attempt_id: str | None = None, **more: Any
+    ) -> str:
+        """Record an attempt before it is sent; returns its id (a fresh one by default).
+
+        Raises as :meth:`CapturedSource.admit`; then it must not be sent.
+        """
+        if attempt_id is None:
+            attempt_id = _fresh_id()
+        self._open[attempt_id] = True
+        await self._captured.admit(self._event(attempt_id, descriptor=descriptor, **more))
+        return attempt_id
+
+    async def settle(self, attempt_id: str, receipt: Mapping[str, Any], **more: Any) -> None:
+        """Record how an attempt ended. Raises as :meth:`CapturedSource.settle`."""
+        if attempt_id not in self._open:
+            raise Conflict(f"attempt {attempt_id!r} was not admitted by this operation")
+        await self._captured.settle(self._event(attempt_id, receipt=receipt, **more))
+        self._open[attempt_id] = False
+
+    def output_link(self) -> OutputLink | None:
+        """The proof of these requests, for the entry that their answer becomes.
+
+        None in memory: such a session has no links.
+
+        Raises:
+            Conflict: nothing was requested, or a record of an attempt was not written.
+        """
+        self._captured._check_open()
+        missing = [attempt for attempt, is_open in self._open.items() if is_open]
+        if missing or not self._open:
+            raise Conflict(
+                f"attempt {missing[0]!r} is not settled" if missing else "nothing was requested"
+            )
+        if not self._captured.source.persistent:
+            return None
+        return make_link(
+            self._captured._origin, self.id, list(self._open), self.purpose, self.detail
+        )
+
+    def _event(self, attempt_id: str, **own: Any) -> dict[str, Any]:
+        detail = {} if self.detail is None else {"purposeDetail": self.detail}
+        return {
+            "operationId": self.id,
+            "attemptId": attempt_id,
+            "purpose": self.purpose,
+            **detail,
+            "timestamp": environment.now_ms(),
+            **self._common,
+            **own,
+        }
+
+
+def _fresh_id() -> str:
+    return str(uuid.UUID(bytes=environment.random_bytes(16), version=4))
+
+
+async def written_directly(work: Callable[[Session], Stored], source: Source) -> Any:
+    """Do work on a session that is not selected any more; it stays open meanwhile."""
+    session = source.reads
+    assert isinstance(session, Session)
+    source.pin()
+    done = asyncio.ensure_future(asyncio.to_thread(work, session))
+    done.add_done_callback(lambda _: source.unpin())
+    return (await asyncio.shield(done)).answer
