@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from msgspec import UNSET, UnsetType
 
+from treering.engine.errors import NotFound
 from treering.engine.session.capture import (
     DEFAULT_LIMITS,
     PAGE_MAX,
@@ -24,6 +25,7 @@ from treering.engine.session.entry import Entry, Retention
 from treering.engine.session.manager_parts import Source, Threads
 from treering.engine.session.reads import Reads
 from treering.engine.session.tree import Tree, TreeNode, build_tree
+from treering.index import SessionIndex
 
 _Answer = TypeVar("_Answer")
 
@@ -41,8 +43,30 @@ class CapturedHistory:
         self.source: SourceRef = capture.source
 
     async def get(self, entry_id: str, max_source_bytes: int | None = None) -> Entry | None:
-        """See :meth:`Capture.get`."""
-        return await self._run(self._capture.get, entry_id, max_source_bytes)
+        """See :meth:`Capture.get`; in a branch scope, None for an entry that is not on it."""
+        return await self._run(self._get, entry_id, max_source_bytes)
+
+    def _get(self, entry_id: str, max_source_bytes: int | None) -> Entry | None:
+        if not self._in_scope(entry_id):
+            return None
+        return self._capture.get(entry_id, max_source_bytes)
+
+    def _in_scope(self, entry_id: str) -> bool:
+        """Whether the scope can hold such an entry: any, or those on the captured branch."""
+        reads, leaf_id = self._capture.reads, self.source.leaf_id
+        if leaf_id is None or not self._branch:
+            return not self._branch
+
+        def asked(index: SessionIndex) -> bool:
+            found = index.by_ids([entry_id, leaf_id])
+            row, leaf = found.get(entry_id), found.get(leaf_id)
+            return (
+                row is not None
+                and leaf is not None
+                and index.is_ancestor(row.sequence, leaf.sequence)
+            )
+
+        return reads.ask(asked)
 
     async def label(self, entry_id: str) -> str | None:
         """See :meth:`Capture.label`."""
@@ -59,9 +83,22 @@ class CapturedHistory:
     async def parent_path(
         self, entry_id: str | None | UnsetType = UNSET, limits: ReadLimits = DEFAULT_LIMITS
     ) -> Any:
-        """The whole path to an entry (the captured position, if none is named)."""
+        """The whole path to an entry (the captured position, if none is named).
+
+        Raises:
+            NotFound: the scope has no such entry, or its path does not reach a root.
+        """
         leaf = self.source.leaf_id if entry_id is UNSET else entry_id
-        return await self._run(self._capture.branch, leaf, limits)
+        return await self._run(self._path, leaf, limits)
+
+    def _path(self, leaf: str | None, limits: ReadLimits) -> list[Entry]:
+        if leaf is not None and not self._in_scope(leaf):
+            raise NotFound(
+                f"no entry {leaf!r} on the captured branch",
+                path=self._capture.reads.path,
+                next_step="`read_source_history` reaches all branches",
+            )
+        return self._capture.branch(leaf, limits)
 
     async def materialize(self, limits: ReadLimits) -> Materialized:
         """All that the scope holds."""
