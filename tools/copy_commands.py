@@ -40,7 +40,7 @@ def fork(
 ) -> None:
     """Copy a session into a new one; prints only its path. The session may be in use.
 
-    Without --before and --at everything is copied, all branches. SEL may also be a legacy file.
+    Without --before and --at everything is copied, all branches. SEL may also be a JSONL file.
     """
     if before is not None and at is not None:
         raise click.UsageError("--before and --at exclude each other")

@@ -14,13 +14,6 @@ if TYPE_CHECKING:
 
 LEFT_OUT_SHOWN: Final = 10
 
-NOT_ASSESSED: Final = (
-    "destinationCreationAndIndexing",
-    "canonicalEpochActivation",
-    "referenceReplayCoverage",
-)
-"""What a preview says nothing about, as documented."""
-
 
 @click.command("import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
@@ -46,6 +39,7 @@ def command(
 ) -> None:
     """Import session files; prints only the path of each new session.
 
+    A file is JSONL, plain or of Base Context's frames, or a journal of another store.
     What is odd about a file, and what a salvage left out, goes to standard error. After a refusal
     the next file is taken; the exit code tells.
     """
@@ -185,7 +179,9 @@ def preview_json(found: ImportPreview) -> dict[str, Any]:
         "gitState": found.git_state,
         "capture": found.capture,
         "destinationCreated": found.destination_created,
-        **dict.fromkeys(NOT_ASSESSED, "not-assessed"),
+        "destinationCreationAndIndexing": found.destination_creation_and_indexing,
+        "canonicalEpochActivation": found.canonical_epoch_activation,
+        "referenceReplayCoverage": found.reference_replay_coverage,
         "laterImport": found.later_import,
         "oddities": found.oddities,
         "leftOut": found.left_out,

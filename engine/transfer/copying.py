@@ -16,22 +16,20 @@ from typing import Literal, get_args
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from treering.engine import environment, home
+from treering.engine import home
 from treering.engine.errors import Invalid, NotFound
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import LOCAL_DISK, Disk
-from treering.engine.journal.format import Kind
 from treering.engine.journal.memory_disk import MemoryDisk
 from treering.engine.journal.ownership import open_regular
-from treering.engine.journal.publish import NewJournal
 from treering.engine.limits import SCAN_CHUNK_BYTES
 from treering.engine.session.capture import SourceRef
 from treering.engine.session.entries import decode_header
 from treering.engine.session.entry import Entry
 from treering.engine.session.reads import Reads
-from treering.engine.session.trash import check_not_deleted
 from treering.engine.transfer import importing
 from treering.engine.transfer.depth import check_depth, depth_of_source
+from treering.engine.transfer.importing import Destination
 from treering.engine.transfer.journal_source import JournalSource
 from treering.engine.transfer.legacy import CopyLimits, analyse
 from treering.engine.transfer.path_source import PathSource, refuse_unfit_view
@@ -46,7 +44,7 @@ class CopyResult:
     session_id: str
     source_path: str
     source_format: str
-    """``treering`` or ``legacy-jsonl``."""
+    """``treering``, ``native-framed`` (Base Context) or ``legacy-jsonl``."""
     entries: int
     """Entries of the copy, without the labels that were written anew."""
     labels: int = 0
@@ -62,19 +60,6 @@ class CopyResult:
     """Bytes of a torn or unfinished end of the source, which are not part of the copy."""
 
 
-@dataclass(frozen=True)
-class Destination:
-    """Where a copy goes and what its header says."""
-
-    store: home.Store
-    cwd: str
-    parent_session: str | None
-    depth: int
-    session_id: str | None = None
-    compression: bool = True
-    disk: Disk = LOCAL_DISK
-
-
 def fork_session(
     source_path: str | os.PathLike[str],
     target_cwd: str | None = None,
@@ -87,18 +72,19 @@ def fork_session(
 ) -> CopyResult:
     """Copy a whole session, all branches, into a new one. The source is only read.
 
-    Of a session in use it takes what is there at the moment, up to the last whole frame. A legacy
-    JSONL file is taken as an import takes it, without an incomplete last line.
+    Of a session in use it takes what is there at the moment, up to the last whole frame. JSONL,
+    plain or of Base Context's frames, is taken as an import takes it, without an incomplete last
+    line; frames keep their retention and qualification, and plain lines are retained imports.
 
     Args:
-        source_path: a journal, or a legacy file.
+        source_path: a journal, or a JSONL file.
         target_cwd: working directory of the new session; the current one by default.
         home_dir: the store's home; default as documented.
         session_dir: the sessions folder, instead of ``home_dir``.
         limits: entries and JSON bytes (the header's among them) of one copy; None lifts them, and
             memory stays bounded all the same.
         compression: compress payloads where it saves bytes.
-        disk: the file system of source and destination (legacy files are always local).
+        disk: the file system of source and destination (JSONL files are always local).
 
     Raises:
         NotFound, InvalidSource, LimitExceeded: refused; no destination exists.
@@ -121,7 +107,7 @@ def fork_session(
             return _fork_journal(source, to)
     finally:
         file.close()
-    return _fork_legacy(named, store, cwd, limits, compression=compression, disk=disk)
+    return _fork_lines(named, store, cwd, limits, compression=compression, disk=disk)
 
 
 ForkPosition = Literal["before", "at"]
@@ -208,13 +194,8 @@ class PreparedFork:
         )
         large = path.json_bytes >= importing.DICTIONARY_FROM_JSON_BYTES
         copy = path.copy()
-        made, made_id = publish_copy(
-            to,
-            path.provenance(),
-            path.header,
-            lambda: path.raws() if large else None,
-            copy.records,
-        )
+        samples = path.raws if large else None
+        made, made_id = _publish(to, path.provenance(), path.header, samples, copy.records)
         return CopyResult(
             made,
             made_id,
@@ -322,13 +303,9 @@ def _cwd_of(header: bytes) -> str:
 
 
 def _fork_journal(source: JournalSource, to: Destination) -> CopyResult:
-    def samples() -> Iterable[bytes] | None:
-        if source.size < importing.DICTIONARY_FROM_JSON_BYTES:
-            return None
-        return (record.payload for record in source.records() if record.kind != Kind.LEAF)
-
-    facts = source.provenance()
-    path, session_id = publish_copy(to, facts, source.header, samples, source.records)
+    large = source.size >= importing.DICTIONARY_FROM_JSON_BYTES
+    samples = source.samples if large else None
+    path, session_id = _publish(to, source.provenance(), source.header, samples, source.records)
     return CopyResult(
         path,
         session_id,
@@ -340,49 +317,21 @@ def _fork_journal(source: JournalSource, to: Destination) -> CopyResult:
     )
 
 
-def publish_copy(
+def _publish(
     to: Destination,
     facts: dict[str, object],
     source_header: bytes,
-    samples: Callable[[], Iterable[bytes] | None],
+    samples: Callable[[], Iterable[bytes]] | None,
     records: Callable[[], Iterator[Record]],
 ) -> tuple[str, str]:
-    """Build the new session and give it its name; returns its path and id.
-
-    ``samples`` are entries for a dictionary, None where it would not pay.
-    """
-    session_id = to.session_id or environment.new_session_id()
-    path = to.store.journal_path(session_id)
-    if to.session_id is not None:
-        check_not_deleted(to.disk, to.store, session_id)
-    if not isinstance(to.disk, MemoryDisk):
-        home.check_writable_place(path)
-    header = importing.new_header(session_id, to.cwd, to.parent_session, to.depth)
-    new = NewJournal(
-        to.disk,
-        to.store.sessions,
-        session_id,
-        purpose="fork",
-        top=to.store.top,
-        compression=to.compression,
-    )
-    try:
-        provenance = msgspec.json.encode(facts) + b"\0" + source_header
-        new.add([Record(Kind.SESSION, header), Record(Kind.PROVENANCE, provenance)])
-        raws = samples() if to.compression else None
-        dictionary = None if raws is None else importing.trained_on(raws)
-        if dictionary is not None:
-            new.add_dictionary(dictionary)
-        new.add(records())
-        owner, _ = new.publish(path)
-    except BaseException:
-        new.abandon()
-        raise
-    owner.release()
-    return path, session_id
+    """Make the new session; its path and id."""
+    provenance = msgspec.json.encode(facts) + b"\0" + source_header
+    made = importing.publish(to, "fork", provenance, samples, records)
+    made.owner.release()
+    return made.path, made.session_id
 
 
-def _fork_legacy(
+def _fork_lines(
     path: str,
     store: home.Store,
     cwd: str,
@@ -397,16 +346,9 @@ def _fork_legacy(
         analysis = analyse(source, limits=limits)
         analysis.byte_exact = analysis.byte_exact and not ignored
         depth = depth_of_source(analysis.header_raw or b"{}", path)
-        done = importing.import_source(
-            source,
-            analysis,
-            store,
-            cwd,
-            purpose="fork",
-            depth=depth,
-            compression=compression,
-            disk=disk,
-        )
+        to = Destination(store, cwd, source.path, depth, compression=compression, disk=disk)
+        contents = importing.line_contents(source, analysis, lowered=False)
+        done = importing.publish_contents(contents, to, "fork")
     return CopyResult(
         done.path,
         done.session_id,

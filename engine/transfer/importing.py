@@ -1,5 +1,6 @@
-"""Importing legacy JSONL: preview, or a new session published whole.
+"""Importing sessions: preview, or a new session published whole.
 
+A source is JSONL (plain, or the JSON frames of a Base Context journal) or a journal of ours.
 Everything that can refuse does so in a first pass, before a destination exists. The second pass
 streams the entries into a journal under a temporary name; it gets its own name only when the
 digest over the source proved that both passes read the same bytes.
@@ -9,22 +10,27 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from treering.engine import environment, home
-from treering.engine.errors import from_os_error
+from treering.engine.errors import InvalidSource, from_os_error
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.control import Purpose
 from treering.engine.journal.disk import LOCAL_DISK, Disk, make_folders, sync_folders, write_all
 from treering.engine.journal.format import FLAG_RETAINED, Kind
+from treering.engine.journal.memory_disk import MemoryDisk
+from treering.engine.journal.ownership import Ownership, open_regular
 from treering.engine.journal.payload import Dictionary
 from treering.engine.journal.publish import NewJournal
 from treering.engine.json_text import clean
-from treering.engine.transfer.legacy import Analysis, CopyLimits, analyse, prepare
+from treering.engine.session.trash import check_not_deleted
+from treering.engine.transfer.journal_source import JournalSource
+from treering.engine.transfer.legacy import Analysis, CopyLimits, analyse, detect, prepare
 from treering.engine.transfer.records import LocalSource
 
 SESSION_VERSION = 3
@@ -36,6 +42,8 @@ _SAMPLES_MAX: Final = 2_000
 _SAMPLE_BYTES_MAX: Final = 16 * 1024
 _SAMPLES_BYTES_MAX: Final = 2 * 1024 * 1024
 
+_FORMAT_NAMES: Final = {"jsonl": "legacy-jsonl", "native-frames": "native-framed"}
+
 
 @dataclass
 class ImportPreview:
@@ -43,6 +51,7 @@ class ImportPreview:
 
     source_path: str
     source_format: str
+    """``legacy-jsonl``, ``native-framed`` (Base Context), ``treering``, or ``json-array``."""
     input_version: int | None
     entries_read: int
     source_json_bytes: int
@@ -55,10 +64,26 @@ class ImportPreview:
     git_state: str = "kept"
     capture: str = "bounded-prefix-not-live-snapshot"
     destination_created: bool = False
+    destination_creation_and_indexing: str = "not-assessed"
+    canonical_epoch_activation: str = "not-assessed"
+    reference_replay_coverage: str = "not-assessed"
     later_import: str = "rereads-source-and-can-fail"
     oddities: dict[str, int] = field(default_factory=dict)
     left_out: list[dict[str, Any]] = field(default_factory=list)
     lines_taken_apart: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where a new session goes and what its header says."""
+
+    store: home.Store
+    cwd: str
+    parent_session: str | None
+    depth: int | None
+    session_id: str | None = None
+    compression: bool = True
+    disk: Disk = LOCAL_DISK
 
 
 @dataclass
@@ -86,9 +111,8 @@ def preview_import(
     Raises as :func:`import_session`.
     """
     store = home.Store.at(home_dir, session_dir)
-    with LocalSource(source_path) as source:
-        analysis = analyse(source, limits=limits, salvage=salvage)
-        return _preview(source.path, analysis, _cwd(cwd), store)
+    with _contents(source_path, limits, salvage=salvage) as contents:
+        return _preview(contents, _cwd(cwd), store)
 
 
 def import_session(
@@ -102,83 +126,188 @@ def import_session(
     compression: bool = True,
     disk: Disk = LOCAL_DISK,
 ) -> ImportResult:
-    """Import a legacy session into a new one; every entry is marked as a retained import.
+    """Import a session into a new one; every entry is marked as a retained import.
 
     Args:
-        source_path: the file; it is opened once, read-only, up to one captured size.
+        source_path: legacy JSONL, a journal of Base Context's JSON frames, or a journal of ours;
+            it is read up to one captured size, and only from the local file system.
         cwd: working directory of the new session; the current one by default.
         home_dir: the store's home; default as documented.
         session_dir: the sessions folder, instead of ``home_dir``.
         limits: entries and JSON bytes of one copy; None lifts them.
-        salvage: take what is whole of a damaged source, and say what was left out.
+        salvage: take what is whole of a damaged source, and say what was left out. (A damaged
+            journal of ours is refused all the same: repair it first.)
         compression: compress payloads where it saves bytes.
         disk: the file system of the store.
 
     Raises:
         InvalidSource, Unsupported, LimitExceeded: refused; no destination exists.
+        Damaged, AcknowledgedDataLost: a journal of ours that is; no destination exists.
         SourceChanged: the source changed between the passes; no destination exists.
         StorageFull, StorageError: no destination exists.
     """
     store = home.Store.at(home_dir, session_dir)
+    with _contents(source_path, limits, salvage=salvage) as contents:
+        header = contents.analysis.header
+        depth = None if header is None else header.rlm_depth
+        to = Destination(store, _cwd(cwd), contents.path, depth, compression=compression, disk=disk)
+        return publish_contents(contents, to, "import")
+
+
+class Contents(NamedTuple):
+    """A source that was accepted. Its two iterators read it again."""
+
+    path: str
+    analysis: Analysis
+    provenance: bytes
+    samples: Callable[[], Iterable[bytes]]
+    """Entries to train a dictionary on."""
+    records: Callable[[], Iterator[Record]]
+    read_at: Callable[[int, int], bytes]
+
+
+@contextmanager
+def _contents(
+    source_path: str | os.PathLike[str], limits: CopyLimits | None, *, salvage: bool
+) -> Iterator[Contents]:
+    """The source of an import, open. Everything in it is lowered."""
     with LocalSource(source_path) as source:
+        if detect(source) in ("treering", "unknown"):
+            file = open_regular(LOCAL_DISK, home.journal_file(source_path), write=False)
+            try:
+                journal = JournalSource.captured(file, os.fspath(source_path))
+                if journal is not None:
+                    yield _journal_contents(journal, limits)
+                    return
+            finally:
+                file.close()
         analysis = analyse(source, limits=limits, salvage=salvage)
-        return import_source(source, analysis, store, _cwd(cwd), compression=compression, disk=disk)
+        yield line_contents(source, analysis, lowered=True)
 
 
-def import_source(
-    source: LocalSource,
-    analysis: Analysis,
-    store: home.Store,
-    cwd: str,
-    *,
-    purpose: Purpose = "import",
-    depth: int | None = None,
-    compression: bool = True,
-    disk: Disk = LOCAL_DISK,
-) -> ImportResult:
-    """The second pass: publish what was analysed. Raises as :func:`import_session`.
+def line_contents(source: LocalSource, analysis: Analysis, *, lowered: bool) -> Contents:
+    """Lines, plain or framed. Plain ones are always lowered: nothing says what they are."""
 
-    ``depth`` is that of the new session; None takes what the source's header states.
+    def records() -> Iterator[Record]:
+        for entry in prepare(source, analysis):
+            kind = Kind.REQUEST if entry.request else Kind.ENTRY
+            if entry.frame is None:
+                flags = FLAG_RETAINED
+            else:
+                flags = entry.frame.flags | (FLAG_RETAINED if lowered else 0)
+            yield Record(kind, entry.raw, flags)
+
+    return Contents(
+        source.path,
+        analysis,
+        provenance_payload(analysis),
+        lambda: (entry.raw for entry in prepare(source, analysis)),
+        records,
+        source.read_at,
+    )
+
+
+def _journal_contents(source: JournalSource, limits: CopyLimits | None) -> Contents:
+    """A journal of ours. Its end must be whole, as that of every source of an import."""
+    if source.ignored_bytes:
+        raise InvalidSource(
+            f"the journal ends in {source.ignored_bytes} bytes that are no whole frame",
+            path=source.path,
+            offset=source.size,
+            next_step="import again when nothing writes to it; a fork leaves them out",
+        )
+    analysis = source.analyse(limits)
+
+    def records() -> Iterator[Record]:
+        for record in source.records():
+            lowered = 0 if record.kind == Kind.LEAF else FLAG_RETAINED
+            yield record._replace(flags=record.flags | lowered)
+
+    return Contents(
+        source.path,
+        analysis,
+        _json(source.provenance()) + b"\0" + source.header,
+        source.samples,
+        records,
+        source.read_at,
+    )
+
+
+def publish_contents(contents: Contents, to: Destination, purpose: Purpose) -> ImportResult:
+    """The second pass: publish what was analysed, and keep what a salvage left out.
+
+    Raises as :func:`import_session`.
     """
-    preview = _preview(source.path, analysis, cwd, store)
-    session_id = environment.new_session_id()
-    path = store.journal_path(session_id)
-    home.check_writable_place(path)
+    preview = _preview(contents, to.cwd, to.store)
+    large = contents.analysis.json_bytes >= DICTIONARY_FROM_JSON_BYTES
+    path, session_id, owner = publish(
+        to, purpose, contents.provenance, contents.samples if large else None, contents.records
+    )
+    try:
+        quarantine = _keep_left_out(to, session_id, contents)
+    finally:
+        owner.release()
+    return ImportResult(path, session_id, preview, quarantine)
+
+
+class Published(NamedTuple):
+    """A new session that has its name; the caller releases it."""
+
+    path: str
+    session_id: str
+    owner: Ownership
+
+
+def publish(
+    to: Destination,
+    purpose: Purpose,
+    provenance: bytes,
+    samples: Callable[[], Iterable[bytes]] | None,
+    records: Callable[[], Iterator[Record]],
+) -> Published:
+    """Build the new session and give it its name.
+
+    ``samples`` are entries for a dictionary, None where it would not pay.
+    """
+    session_id = to.session_id or environment.new_session_id()
+    path = to.store.journal_path(session_id)
+    if to.session_id is not None:
+        check_not_deleted(to.disk, to.store, session_id)
+    if not isinstance(to.disk, MemoryDisk):
+        home.check_writable_place(path)
+    header = new_header(session_id, to.cwd, to.parent_session, to.depth)
     new = NewJournal(
-        disk,
-        store.sessions,
+        to.disk,
+        to.store.sessions,
         session_id,
         purpose=purpose,
-        top=store.top,
-        compression=compression,
+        top=to.store.top,
+        compression=to.compression,
     )
-    if depth is None and analysis.header is not None:
-        depth = analysis.header.rlm_depth
     try:
-        new.add(_head(analysis, new_header(session_id, cwd, source.path, depth)))
-        dictionary = _dictionary(source, analysis) if compression else None
+        new.add([Record(Kind.SESSION, header), Record(Kind.PROVENANCE, provenance)])
+        dictionary = None
+        if samples is not None and to.compression:
+            dictionary = trained_on(samples())
         if dictionary is not None:
             new.add_dictionary(dictionary)
-        new.add(_entries(source, analysis))
+        new.add(records())
         owner, _ = new.publish(path)
     except BaseException:
         new.abandon()
         raise
-    try:
-        quarantine = _keep_left_out(disk, store, session_id, source, analysis)
-    finally:
-        owner.release()
-    return ImportResult(path, session_id, preview, quarantine)
+    return Published(path, session_id, owner)
 
 
 def _cwd(cwd: str | None) -> str:
     return os.path.abspath(cwd) if cwd is not None else os.getcwd()
 
 
-def _preview(path: str, analysis: Analysis, cwd: str, store: home.Store) -> ImportPreview:
+def _preview(contents: Contents, cwd: str, store: home.Store) -> ImportPreview:
+    analysis = contents.analysis
     return ImportPreview(
-        source_path=path,
-        source_format="legacy-jsonl" if analysis.format == "jsonl" else analysis.format,
+        source_path=contents.path,
+        source_format=_FORMAT_NAMES.get(analysis.format, analysis.format),
         input_version=analysis.version,
         entries_read=analysis.record_count,
         source_json_bytes=analysis.json_bytes,
@@ -209,11 +338,6 @@ def new_header(session_id: str, cwd: str, parent_session: str | None, depth: int
     if depth is not None:
         header["rlmDepth"] = depth
     return _json(header)
-
-
-def _head(analysis: Analysis, header: bytes) -> Iterator[Record]:
-    yield Record(Kind.SESSION, header)
-    yield Record(Kind.PROVENANCE, provenance_payload(analysis))
 
 
 def provenance_payload(analysis: Analysis) -> bytes:
@@ -251,13 +375,6 @@ def _json(value: object) -> bytes:
     return msgspec.json.encode(value)
 
 
-def _dictionary(source: LocalSource, analysis: Analysis) -> Dictionary | None:
-    """A dictionary trained on the first entries, if the source is large enough to gain by it."""
-    if analysis.json_bytes < DICTIONARY_FROM_JSON_BYTES:
-        return None
-    return trained_on(entry.raw for entry in prepare(source, analysis))
-
-
 def trained_on(raws: Iterable[bytes]) -> Dictionary | None:
     """A dictionary for entries like the first of these; None when they are too few or too odd."""
     samples: list[bytes] = []
@@ -270,18 +387,11 @@ def trained_on(raws: Iterable[bytes]) -> Dictionary | None:
     return Dictionary.train(samples)
 
 
-def _entries(source: LocalSource, analysis: Analysis) -> Iterator[Record]:
-    for entry in prepare(source, analysis):
-        kind = Kind.REQUEST if entry.request else Kind.ENTRY
-        yield Record(kind, entry.raw, FLAG_RETAINED)
-
-
-def _keep_left_out(
-    disk: Disk, store: home.Store, session_id: str, source: LocalSource, analysis: Analysis
-) -> str | None:
+def _keep_left_out(to: Destination, session_id: str, contents: Contents) -> str | None:
     """What a salvage left out, byte for byte, in the session's quarantine."""
-    if not analysis.left_out:
+    if not contents.analysis.left_out:
         return None
+    disk, store = to.disk, to.store
     folder = store.quarantine_folder(session_id)
     path = os.path.join(folder, "import-left-out.bin")
     try:
@@ -289,10 +399,10 @@ def _keep_left_out(
         file = disk.create(path)
         try:
             at = 0
-            for piece in analysis.left_out:
+            for piece in contents.analysis.left_out:
                 left = piece.length
                 while left > 0:
-                    data = source.read_at(piece.offset + piece.length - left, min(left, 1 << 20))
+                    data = contents.read_at(piece.offset + piece.length - left, min(left, 1 << 20))
                     write_all(file, data, at)
                     at += len(data)
                     left -= len(data)

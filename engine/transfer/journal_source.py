@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from treering.engine.errors import (
+    InvalidSource,
     LimitExceeded,
     SourceChanged,
     Unsupported,
@@ -21,14 +22,20 @@ from treering.engine.journal.format import FLAG_QUALIFICATION_MASK, FLAG_RETAINE
 from treering.engine.journal.history import Walk
 from treering.engine.journal.reader import FileBytes
 from treering.engine.journal.recovery import Examination
+from treering.engine.json_text import BadRecordError, check
 from treering.engine.session.filling import remembered_watermark
 from treering.engine.session.view import examine_again
-from treering.engine.transfer.legacy_model import CopyLimits
+from treering.engine.transfer.legacy_model import Analysis, CopyLimits
+from treering.engine.transfer.legacy_read import FrameFacts, Whole
+from treering.engine.transfer.legacy_scan import Scan
 
 KEPT_FLAGS: Final = FLAG_RETAINED | FLAG_QUALIFICATION_MASK
 """Retention and qualification stay with their entry; STAGED does not."""
 
 NO_LIMIT_STEP: Final = "--no-limit lifts it"
+
+_VERSION: Final = 3
+"""Of every header that a journal of ours was made with."""
 
 
 class JournalSource:
@@ -49,6 +56,7 @@ class JournalSource:
         self.unproven = 0
         self._source = source.captured(self.size)
         self._journal_id = found.journal_id
+        self._session: Frame = history.session
         self._last: Frame = history.last
         self._proven_below = found.proven_below
         self._shared = history.shared
@@ -91,6 +99,42 @@ class JournalSource:
                 check_limit(limits.entries, entries, "entries", self.path)
                 check_limit(limits.json_bytes, size, "bytes of JSON", self.path)
 
+    def analyse(self, limits: CopyLimits | None) -> Analysis:
+        """What an import would take, and what is odd about it.
+
+        Raises:
+            InvalidSource, Unsupported: a record that no import takes.
+            LimitExceeded: it is beyond a limit.
+            SourceChanged, Undecodable: as :meth:`records`.
+        """
+        analysis = Analysis("treering", False, self.size, False)  # noqa: FBT003 (of one file)
+        scan = Scan(self.path, analysis, limits or CopyLimits(None, None))
+        scan.take(self._item(self._session, self.header))
+        for frame, payload in self._visible():
+            if frame.kind != Kind.LEAF:
+                scan.take(self._item(frame, payload))
+        scan.finish()
+        if analysis.version != _VERSION:
+            raise Unsupported(
+                f"session version {analysis.version} in a journal (supported: {_VERSION})",
+                path=self.path,
+                offset=self._session.offset,
+            )
+        analysis.digest = self._last.revision.hex()
+        return analysis
+
+    def _item(self, frame: Frame, payload: bytes) -> Whole:
+        facts = FrameFacts(frame.sequence, frame.revision.hex(), frame.flags & KEPT_FLAGS)
+        try:
+            fields = check(payload)
+        except BadRecordError as error:
+            raise InvalidSource(
+                f"frame {frame.sequence} holds a record that {error.reason}",
+                path=self.path,
+                offset=frame.offset,
+            ) from None
+        return Whole(frame.sequence, frame.offset, payload, fields, frame=facts)
+
     def records(self) -> Iterator[Record]:
         """Everything that it shows, in order: entries, requests, moves of the position.
 
@@ -98,14 +142,27 @@ class JournalSource:
             SourceChanged: it does not read as it did a moment ago.
             Undecodable: a payload cannot be produced.
         """
-        walk = Walk(self._source, self._journal_id, shared=self._shared)
-        decode = self._shared.decoder.decode
         entries = unproven = 0
-        for frame, stored in walk.visible():
+        for frame, payload in self._visible():
             if frame.kind != Kind.LEAF:
                 entries += 1
                 unproven += frame.sequence >= self._proven_below
-            yield Record(frame.kind, decode(frame, stored), frame.flags & KEPT_FLAGS)
+            yield Record(frame.kind, payload, frame.flags & KEPT_FLAGS)
+        self.entries, self.unproven = entries, unproven
+
+    def samples(self) -> Iterator[bytes]:
+        """The entries, to train a dictionary on."""
+        return (payload for frame, payload in self._visible() if frame.kind != Kind.LEAF)
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Bytes of the captured file."""
+        return self._source.read_at(offset, length)
+
+    def _visible(self) -> Iterator[tuple[Frame, bytes]]:
+        walk = Walk(self._source, self._journal_id, shared=self._shared)
+        decode = self._shared.decoder.decode
+        for frame, stored in walk.visible():
+            yield frame, decode(frame, stored)
         last = walk.history.last
         if last is None or last.revision != self._last.revision:
             stop = walk.scan.stop
@@ -115,7 +172,6 @@ class JournalSource:
                 offset=None if stop is None else stop.place.offset,
                 next_step="copy it again",
             )
-        self.entries, self.unproven = entries, unproven
 
     def provenance(self) -> dict[str, object]:
         """Where the copy comes from. The digest is that of the last frame, and so of all."""

@@ -1,4 +1,6 @@
-"""Legacy JSONL sessions, versions absent and 1..3: analyse, then prepare what is to be stored.
+"""JSONL sessions, versions absent and 1..3: analyse, then prepare what is to be stored.
+
+Plain lines, or the JSON frames of a Base Context journal, whose payloads are such lines.
 
 Two passes over one captured size. The first creates nothing: it decides whether the source is
 accepted, counts, and derives ids. The second yields the entries; a digest over all captured bytes
@@ -17,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 import xxhash
 
-from treering.engine.errors import LimitExceeded, SourceChanged
+from treering.engine.errors import InvalidSource, LimitExceeded, SourceChanged, Unsupported
 from treering.engine.json_text import BadRecordError, check
 from treering.engine.transfer.legacy_model import (
     Analysis,
@@ -27,7 +29,9 @@ from treering.engine.transfer.legacy_model import (
     Prepared,
 )
 from treering.engine.transfer.legacy_read import (
+    Blank,
     Format,
+    FrameFacts,
     LeftOut,
     Whole,
     bom_length,
@@ -37,6 +41,7 @@ from treering.engine.transfer.legacy_read import (
     strict_items,
 )
 from treering.engine.transfer.legacy_scan import Scan
+from treering.engine.transfer.native_jsonl import native_items
 from treering.engine.transfer.records import (
     BOM,
     LINE_BYTES_MAX,
@@ -70,18 +75,25 @@ def analyse(source: Source, *, limits: CopyLimits | None, salvage: bool = False)
     """
     found = detect(source)
     refuse_format(source, found, salvage=salvage)
-    if found != "json-array":
+    if found not in ("json-array", "native-frames"):
         found = "jsonl"
     digest = xxhash.xxh3_128()
     hashed = Hashed(source, digest.update)
     analysis = Analysis(found, salvage, source.size, bom_length(source) > 0)
-    scan = Scan(source, analysis, limits or CopyLimits(None, None))
-    for item in salvaged_items(hashed, found) if salvage else strict_items(hashed):
+    scan = Scan(source.path, analysis, limits or CopyLimits(None, None))
+    for item in items(hashed, found, salvage=salvage):
         scan.take(item)
     hashed.finish()
     analysis.digest = digest.hexdigest()
     scan.finish()
     return analysis
+
+
+def items(source: Source, found: Format, *, salvage: bool) -> Iterator[Whole | Blank | LeftOut]:
+    """What stands in a source of this format, in order, or the refusal of what is not whole."""
+    if found == "native-frames":
+        return native_items(source, salvage=salvage)
+    return salvaged_items(source, found) if salvage else strict_items(source)
 
 
 def prepare(source: Source, analysis: Analysis) -> Iterator[Prepared]:
@@ -110,7 +122,7 @@ def prepare(source: Source, analysis: Analysis) -> Iterator[Prepared]:
                 path=source.path,
                 offset=record.offset,
             )
-        yield Prepared(raw, record.number, record.kind, record.kind == "request")
+        yield Prepared(raw, record.number, record.kind, record.kind == "request", record.frame)
     hashed.finish()
     if position + 1 != analysis.record_count or digest.hexdigest() != analysis.digest:
         raise _changed(source)
@@ -167,6 +179,7 @@ class _Again(NamedTuple):
     raw: bytes
     kind: str
     old_id: str | None
+    frame: FrameFacts | None = None
 
 
 class _Kind(msgspec.Struct, gc=False):
@@ -178,10 +191,13 @@ _KIND = msgspec.json.Decoder(_Kind)
 
 def _records(source: Hashed, analysis: Analysis) -> Iterator[_Again]:
     """The same records as in pass 1, with no more decoding than their use takes."""
-    if analysis.salvage:
-        for item in salvaged_items(source, analysis.format):
-            if isinstance(item, Whole):
-                yield _again(item)
+    if analysis.salvage or analysis.format == "native-frames":
+        try:
+            for item in items(source, analysis.format, salvage=analysis.salvage):
+                if isinstance(item, Whole):
+                    yield _again(item)
+        except (InvalidSource, LimitExceeded, Unsupported) as error:  # it was accepted before
+            raise _changed(source) from error
         return
     plain = analysis.effective_version == 3
     for line in numbered_lines(source, start=bom_length(source)):
@@ -206,9 +222,8 @@ def _records(source: Hashed, analysis: Analysis) -> Iterator[_Again]:
 def _again(item: Whole) -> _Again:
     old_id = item.fields.id
     kind = item.fields.kind
-    return _Again(
-        item.number, item.offset, item.raw, kind, old_id if isinstance(old_id, str) else None
-    )
+    old_id = old_id if isinstance(old_id, str) else None
+    return _Again(item.number, item.offset, item.raw, kind, old_id, item.frame)
 
 
 def _changed(source: Source) -> SourceChanged:

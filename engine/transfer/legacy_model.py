@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from treering.engine.errors import Invalid
 from treering.engine.limits import COMPLETE_READ_BYTES, COMPLETE_READ_ENTRIES, MIB
-from treering.engine.transfer.legacy_read import Format, LeftOut
+from treering.engine.transfer.legacy_read import Format, FrameFacts, LeftOut
 
 BLANK_RUNS_MAX: Final = 65_536
 BLANK_TEXT_BYTES_MAX: Final = 1 * MIB
@@ -106,10 +106,11 @@ class Prepared(NamedTuple):
     """One entry as it is to be stored, and the line it came from.
 
     ``kind`` is the entry's type, empty when it has none; ``request`` says that it is a request
-    record, which never becomes the leaf.
+    record, which never becomes the leaf. ``frame`` is what a journal says of it beside its bytes.
     """
 
     raw: bytes
     line: int
     kind: str
     request: bool
+    frame: FrameFacts | None = None

@@ -24,6 +24,9 @@ Format = Literal[
     "jsonl", "native-frames", "treering", "json-array", "zstd", "gzip", "bzip2", "empty", "unknown"
 ]
 
+JOURNALS: Final[frozenset[Format]] = frozenset(("native-frames", "treering"))
+"""Formats whose records stand in frames: no export gives their bytes back."""
+
 _TREERING_MAGIC: Final = b"\x89TRNG\r\n\x1a"
 _COMPRESSED: Final[dict[bytes, Format]] = {
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -37,14 +40,28 @@ _PROBE_BYTES: Final = 64 * KIB
 SALVAGE: Final = "--salvage"
 
 
+class FrameFacts(NamedTuple):
+    """What the frame of a record says: its place in its journal, its digest, and its marks."""
+
+    sequence: int
+    revision: str
+    """The frame's checksum in hexadecimal, as its own format has it."""
+    flags: int
+    """Retention and qualification, as the flags of a frame."""
+
+
 class Whole(NamedTuple):
-    """A whole record. ``shared`` when its line holds more than this record."""
+    """A whole record. ``shared`` when its line holds more than this record.
+
+    ``number`` is its line, or in a journal of ours its frame; ``frame`` is set for journals.
+    """
 
     number: int
     offset: int
     raw: bytes
     fields: Fields
     shared: bool = False
+    frame: FrameFacts | None = None
 
 
 class LeftOut(NamedTuple):
@@ -107,17 +124,14 @@ def bom_length(source: Source) -> int:
 
 
 def refuse_format(source: Source, found: Format, *, salvage: bool) -> None:
-    """Raise for a file that is no plain JSONL; in salvage an array and garbage are read."""
+    """Raise for a file that holds no records; in salvage an array and garbage are read."""
     if found == "empty":
         raise InvalidSource("the file is empty: it has no session header", path=source.path)
-    if found == "native-frames":
-        raise Unsupported(
-            "a Base Context journal (JSON frames); this kind cannot be imported for now",
-            path=source.path,
-        )
     if found == "treering":
-        raise Unsupported(
-            "already a Treering journal; this kind cannot be imported for now", path=source.path
+        raise InvalidSource(
+            "it begins like a Treering journal, but nothing in it verifies",
+            path=source.path,
+            next_step="treering session fsck says what is left of it",
         )
     if found in _COMPRESSED.values():
         raise Unsupported(

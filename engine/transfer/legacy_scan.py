@@ -17,9 +17,9 @@ from treering.engine.transfer.legacy_model import (
     CopyLimits,
     Header,
 )
-from treering.engine.transfer.legacy_read import SALVAGE, Blank, LeftOut, Whole
+from treering.engine.transfer.legacy_read import JOURNALS, SALVAGE, Blank, LeftOut, Whole
 from treering.engine.transfer.legacy_tree import Oddities
-from treering.engine.transfer.records import LINE_BYTES_MAX, Source
+from treering.engine.transfer.records import LINE_BYTES_MAX
 from treering.engine.transfer.upgrade import DerivedIds
 
 UPGRADE_GROWTH_BYTES: Final = 1024
@@ -35,8 +35,9 @@ _SHOWN_BYTES_MAX: Final = 40
 class Scan:
     """One call of :meth:`take` per record, blank line or piece left out, then :meth:`finish`."""
 
-    def __init__(self, source: Source, analysis: Analysis, limits: CopyLimits) -> None:
-        self._source = source
+    def __init__(self, path: str, analysis: Analysis, limits: CopyLimits) -> None:
+        self._path = path
+        self._unit = "frame" if analysis.format == "treering" else "line"
         self._analysis = analysis
         self._limits = limits
         self._oddities = Oddities()
@@ -50,6 +51,7 @@ class Scan:
         self._blank_times: list[int] = []
         self._shared_line = 0
         self._longest = LeftOut(0, 0, 0, "")
+        self._next_sequence = 0
 
     def take(self, item: Whole | Blank | LeftOut) -> None:
         """The next item of the source."""
@@ -63,7 +65,7 @@ class Scan:
             raise LimitExceeded(
                 f"more than {LEFT_OUT_MAX} pieces would be left out: this is no session file",
                 limit=LEFT_OUT_MAX,
-                path=self._source.path,
+                path=self._path,
                 offset=item.offset,
             )
 
@@ -71,6 +73,8 @@ class Scan:
         analysis = self._analysis
         if item.shared:
             self._note_shared(item.number)
+        if item.frame is not None:
+            self._note_sequence(item.frame.sequence)
         analysis.json_bytes += len(item.raw)
         self._within(item, "bytes of JSON", self._limits.json_bytes, analysis.json_bytes)
         self._oddities.note_bytes(item.raw, item.fields)
@@ -96,6 +100,12 @@ class Scan:
         if len(item.raw) > self._longest.length:
             self._longest = LeftOut(item.number, item.offset, len(item.raw), "")
 
+    def _note_sequence(self, sequence: int) -> None:
+        """Frames that a salvage found behind others than their own predecessor."""
+        if self._analysis.salvage and sequence != self._next_sequence:
+            self._oddities.counts["chain_breaks"] += 1
+        self._next_sequence = sequence + 1
+
     def _note_shared(self, number: int) -> None:
         taken = self._analysis.taken_apart
         if number == self._shared_line and taken[-1:] != [number]:
@@ -105,10 +115,10 @@ class Scan:
     def _within(self, item: Whole, what: str, limit: int | None, need: int) -> None:
         if limit is not None and need > limit:
             raise LimitExceeded(
-                f"line {item.number} is beyond the limit of {limit} {what}",
+                f"{self._unit} {item.number} is beyond the limit of {limit} {what}",
                 limit=limit,
                 need=need,
-                path=self._source.path,
+                path=self._path,
                 offset=item.offset,
                 next_step="--no-limit lifts it",
             )
@@ -124,17 +134,17 @@ class Scan:
             if kind == "session":
                 what = "is a session record whose id is no string"
             raise InvalidSource(
-                f"no session header: line {item.number} {what}",
-                path=self._source.path,
+                f"no session header: {self._unit} {item.number} {what}",
+                path=self._path,
                 offset=item.offset,
                 next_step=f"{SALVAGE} takes the entries of a file without a header",
             )
         if len(item.raw) > HEADER_BYTES_MAX:
             raise LimitExceeded(
-                f"line {item.number}: the header is longer than {HEADER_BYTES_MAX} bytes",
+                f"{self._unit} {item.number}: the header is longer than {HEADER_BYTES_MAX} bytes",
                 limit=HEADER_BYTES_MAX,
                 need=len(item.raw),
-                path=self._source.path,
+                path=self._path,
                 offset=item.offset,
             )
         segments = members(item.raw)[1]
@@ -155,8 +165,8 @@ class Scan:
         if version is None:
             shown = value[:_SHOWN_BYTES_MAX].decode("utf-8", "replace")
             raise Unsupported(
-                f"line {item.number}: session version {shown} (supported: absent, 1, 2, 3)",
-                path=self._source.path,
+                f"{self._unit} {item.number}: session version {shown} (supported: absent, 1, 2, 3)",
+                path=self._path,
                 offset=item.offset,
             )
         return version
@@ -179,7 +189,7 @@ class Scan:
             raise LimitExceeded(
                 f"more than {BLANK_RUNS_MAX} runs or {BLANK_TEXT_BYTES_MAX} bytes of blank lines",
                 limit=BLANK_RUNS_MAX,
-                path=self._source.path,
+                path=self._path,
                 next_step=f"remove them, or use {SALVAGE}",
             )
 
@@ -188,9 +198,9 @@ class Scan:
         analysis, counts = self._analysis, self._oddities.counts
         if analysis.header is None:
             if not analysis.salvage:
-                raise InvalidSource("no session header: no record", path=self._source.path)
+                raise InvalidSource("no session header: no record", path=self._path)
             if analysis.entry_count == 0:
-                raise InvalidSource("no whole record in it", path=self._source.path)
+                raise InvalidSource("no whole record in it", path=self._path)
             analysis.effective_version = 3 if self._probe_has_ids else 1
         if analysis.effective_version == 1:
             self._keep_ids()
@@ -201,7 +211,11 @@ class Scan:
         counts["blank_lines"] = self._blank_count
         counts["bom"] = int(analysis.bom)
         analysis.oddities = self._oddities.finish()
-        analysis.byte_exact = analysis.effective_version == 3 and not analysis.salvage
+        analysis.byte_exact = (
+            analysis.effective_version == 3
+            and not analysis.salvage
+            and analysis.format not in JOURNALS
+        )
 
     def _keep_ids(self) -> None:
         assert self._ids is not None
@@ -210,7 +224,7 @@ class Scan:
                 f"line {self._longest.line} leaves no room for the upgrade of its version",
                 limit=LINE_BYTES_MAX,
                 need=self._longest.length + UPGRADE_GROWTH_BYTES,
-                path=self._source.path,
+                path=self._path,
                 offset=self._longest.offset,
             )
         self._analysis.ids = self._ids.by_position

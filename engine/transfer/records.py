@@ -179,13 +179,16 @@ def numbered_lines(
     start: int = 0,
     number: int = 1,
     skip_long: bool = False,
+    bytes_max: int | None = None,
 ) -> Iterator[Line]:
     """The lines from ``start`` on, counted from ``number``.
 
-    A line that is too long comes with ``raw`` empty and ``length`` set; without ``skip_long`` it
-    comes as soon as it is known to be too long (``length`` is then a lower bound) and is the last.
+    A line of more than ``bytes_max`` (``LINE_BYTES_MAX`` by default) is too long. It comes with
+    ``raw`` empty and ``length`` set; without ``skip_long`` it comes as soon as it is known to be
+    too long (``length`` is then a lower bound) and is the last.
     """
     assert chunk_bytes > 0
+    bytes_max = LINE_BYTES_MAX if bytes_max is None else bytes_max
     parts: list[bytes] = []
     held = 0  # bytes of the current line that came from earlier chunks, kept or not
     begin = position = start
@@ -196,23 +199,23 @@ def numbered_lines(
         for index, piece in enumerate(pieces):
             last = index == len(pieces) - 1
             held += len(piece)
-            if held > LINE_BYTES_MAX:
+            if held > bytes_max:
                 parts.clear()
             elif piece:
                 parts.append(piece)
             if last:
                 break
-            raw = b"" if held > LINE_BYTES_MAX else _joined(parts)
+            raw = b"" if held > bytes_max else _joined(parts)
             yield Line(number, begin, raw, terminated=True, length=held)
-            if held > LINE_BYTES_MAX and not skip_long:
+            if held > bytes_max and not skip_long:
                 return
             begin, number, held = begin + held + 1, number + 1, 0
             parts = []
-        if held > LINE_BYTES_MAX and not skip_long:
+        if held > bytes_max and not skip_long:
             yield Line(number, begin, b"", terminated=False, length=held)
             return
     if held:
-        raw = b"" if held > LINE_BYTES_MAX else _joined(parts)
+        raw = b"" if held > bytes_max else _joined(parts)
         yield Line(number, begin, raw, terminated=False, length=held)
 
 

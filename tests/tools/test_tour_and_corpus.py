@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tools_helpers import CORPUS, fine, needs_corpus, run
 
-REFUSED = ("01", "46", "55", "56", "59", "63")
+REFUSED = ("01", "46", "55", "56", "59")
 EXACT = ("11", "33", "34", "35", "50", "51", "53", "58", "61", "62")
 
 
@@ -60,8 +60,6 @@ def test_corpus(home: Path) -> None:
         if number in REFUSED:
             assert ran.code == 1
             assert ran.stderr.count("error: ") == 1
-            if number == "63":
-                continue
             ran = fine("session", "import", "--salvage", file, home=home)
         path = ran.out.strip()
         if number in EXACT:

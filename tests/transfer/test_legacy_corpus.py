@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from treering.engine.errors import InvalidSource, TreeringError, Unsupported
+from treering.engine.errors import InvalidSource, TreeringError
 from treering.engine.transfer.legacy import (
     Analysis,
     CopyLimits,
@@ -34,7 +34,6 @@ REFUSED = {
     "55": (InvalidSource, "line 4 is not JSON"),
     "56": (InvalidSource, "line 4 is an incomplete last record"),
     "59": (InvalidSource, 'no session header: line 1 is "message"'),
-    "63": (Unsupported, "Base Context"),
 }
 SALVAGED = {"01": (463, 0), "46": (9, 1), "55": (4, 1), "56": (2, 1), "59": (2, 0)}
 ODDITY_NAMES = {

@@ -217,8 +217,10 @@ def test_nothing_whole_is_an_error() -> None:
 
 def test_what_a_salvage_does_not_read() -> None:
     """Other formats stay refused, and a file that is mostly garbage is no session."""
-    for data in (b'{"journalFrame":1}\n', b"\x89TRNG\r\n\x1a", b"\x28\xb5\x2f\xfd"):
-        with pytest.raises(Unsupported):
+    with pytest.raises(Unsupported):
+        look(b"\x28\xb5\x2f\xfd", salvage=True)
+    for data in (b'{"journalFrame":1}\n', b"\x89TRNG\r\n\x1a"):
+        with pytest.raises(InvalidSource):
             look(data, salvage=True)
     with pytest.raises(LimitExceeded):
         look(jsonl(header(), *[b"x"] * 70_000), salvage=True)
