@@ -715,7 +715,8 @@ def test_F77_numbers_across_powers(bench: Bench) -> None:
 
 
 def test_F66_newer_version_on_disk_is_not_damage(bench: Bench) -> None:
-    """A newer format version is Unsupported, for reading and writing; not a byte changes."""
+    """Open refusals: future version. It is Unsupported, for reading and writing; not a byte
+    changes."""
     for header in ({"version": 99}, {"required": 1 << 31}):
         maker = build.Maker().started()
         data = maker.whole(**header)

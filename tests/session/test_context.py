@@ -320,6 +320,7 @@ def test_odd_settings_of_old_files(tmp_path: Path) -> None:
 
 
 def test_settings_before_a_compaction_count(session: Session) -> None:
+    """Context builder: a compaction cuts messages, not the settings that were made above it."""
     session.append({"type": "thinking_level_change", "id": "1", "thinkingLevel": "high"})
     session.append({"type": "service_tier_change", "id": "2", "serviceTier": "flex"})
     session.append_many([answer("a", "3"), said("b", "4"), compaction("5", "4")])
@@ -338,7 +339,8 @@ def test_a_compaction_that_keeps_nothing(session: Session) -> None:
 
 @pytest.mark.parametrize("kept", ["lost", "4", "5", "side"], ids=str)
 def test_a_kept_entry_that_is_not_above(tmp_path: Path, kept: str) -> None:
-    """Missing, the compaction itself, below it, on another branch: nothing is kept (imports)."""
+    """Compaction boundaries of imports: missing, the compaction itself, below it, on another branch:
+    nothing is kept."""
     lines = chained(said("a", "1"), said("b", "2"), said("c", "3"), compaction("4", kept))
     lines += [said("side", "side") | {"parentId": "2"}, said("d", "5") | {"parentId": "4"}]
     with Session.open(imported(tmp_path, lines)) as session:

@@ -103,8 +103,8 @@ def test_F05_crashes_and_appends_in_turn(tmp_path: Path) -> None:
     ids=["0 bytes", "newline", "BOM", "zeros", "jsonl", "random", "magic"],
 )
 def test_F33_files_that_are_no_journals(tmp_path: Path, data: bytes) -> None:
-    """A typed error, the same for owner and view; not a byte changes; nothing is made beside it but
-    empty folders."""
+    """Open refusals: empty and garbage left byte-identical. A typed error, the same for owner and
+    view; nothing is made beside it but empty folders."""
     session = new(tmp_path)
     session.close()
     write_bytes(session.path, data)

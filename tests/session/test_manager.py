@@ -709,7 +709,8 @@ async def test_a_mistake_in_the_writer_is_told_to_who_waits() -> None:
 
 @on_loop
 async def test_an_import_is_owned_and_a_preview_creates_nothing(tmp_path: Path) -> None:
-    """importRetainedFrom, previewRetainedImport; every entry is marked."""
+    """importRetainedFrom, previewRetainedImport: every entry is marked, what the source claims of
+    its own life is history; a preview creates nothing, not even the folder of the store."""
     source = tmp_path / "old.jsonl"
     source.write_text(
         '{"type":"session","version":3,"id":"old","cwd":"/w"}\n'

@@ -306,7 +306,7 @@ async def test_a_session_in_memory_leaves_no_file(
         first, answer = await talked(manager)
         for call in writes(manager, first, answer):
             await call()
-        async with await manager.clone() if manager.get_leaf_id() else manager as copy:
+        async with await manager.clone() as copy:
             await copy.append_message(user())
         await manager.create_branched_session(answer)
         await manager.new_session()

@@ -316,7 +316,8 @@ class TestExport:
 
 class TestResume:
     def test_path(self, home: Path) -> None:
-        """The path alone, or an object with the prompt behind `--`."""
+        """Selectors: `--` prompt. The path alone, or an object with the prompt behind it, which is never
+        taken for a selector."""
         path = new_session(home, "a")
         assert fine("resume", id_of(path)[:20], home=home).out == path + "\n"
         found = fine("resume", id_of(path), "--json", "--", "go", "-on", home=home).json
@@ -445,7 +446,7 @@ class TestSelectors:
         assert "session list" in ran.stderr
 
     def test_ambiguous(self, home: Path) -> None:
-        """Several candidates are listed, and none is taken."""
+        """Selectors: ambiguity. Several candidates are listed, and none is taken."""
         for name in ("x1", "x2", "x3"):
             new_session(home, session_id=name)
         ran = run("session", "name", "x", "new", home=home)

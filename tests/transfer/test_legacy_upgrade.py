@@ -24,7 +24,8 @@ def upgraded(*entries: bytes, version: Any = ..., salvage: bool = False) -> list
 
 
 def test_entries_become_one_chain() -> None:
-    """Fresh ids of 8 hex digits, each entry the child of the one before, the first a root."""
+    """Migration: version 1 gets ids and links. Fresh ids of 8 hex digits, each entry the child of
+    the one before, the first a root."""
     out = upgraded(*[message(None, None)] * 4)
     ids = [entry["id"] for entry in out]
     assert len(set(ids)) == 4
@@ -50,7 +51,7 @@ def test_only_the_upgraded_members_change(version: Any) -> None:
 
 
 def test_the_same_file_gives_the_same_ids() -> None:
-    """Ids depend on content and position only."""
+    """Migration: idempotent. Ids depend on content and position only."""
     data = jsonl(header(version=1), *[message(None, None, str(n)) for n in range(50)])
     assert read(data) == read(data)
     other = read(jsonl(header(version=1, id="other"), *data.splitlines()[1:]))[1]
@@ -120,7 +121,8 @@ def test_a_reference_to_a_duplicate_id_means_the_nearest_earlier_one() -> None:
     ],
 )
 def test_first_kept_index_counts_all_records(index: str, kept: int | None) -> None:
-    """The header is 0; only an earlier entry can be kept; the index goes away in any case."""
+    """Migration: firstKeptEntryIndex. The header is 0; only an earlier entry can be kept; the index
+    goes away in any case."""
     compaction = b'{"type":"compaction","firstKeptEntryIndex":%s,"summary":"s"}' % index.encode()
     out = upgraded(message(None, None), message(None, None), compaction, message(None, None))
     assert "firstKeptEntryIndex" not in out[2]
@@ -170,7 +172,7 @@ def test_second_headers_stay_outside_the_chain() -> None:
 
 
 def test_version_2_keeps_ids_and_renames_one_role() -> None:
-    """Only messages of the role hookMessage change, however the role is spelled."""
+    """Migration: hookMessage. Only messages of that role change, however the role is spelled."""
     keep = [
         message("a", None, "hookMessage"),
         dump({"type": "custom", "id": "c", "message": {"role": "hookMessage"}}),

@@ -34,7 +34,8 @@ class Endless:
 
 @given(st.binary(max_size=60), st.integers(1, 9))
 def test_lines_rebuild_the_file(data: bytes, chunk_bytes: int) -> None:
-    """Whatever the chunk size, the lines with their offsets are exactly the file split at LF."""
+    """Loader: streaming == buffered. Whatever the chunk size, the lines with their offsets are
+    exactly the file split at LF."""
     out = b""
     for offset, raw, terminated in lines(MemorySource(data), chunk_bytes):
         assert offset == len(out)
@@ -45,7 +46,7 @@ def test_lines_rebuild_the_file(data: bytes, chunk_bytes: int) -> None:
 
 
 def test_F68_only_lf_splits() -> None:
-    """No other character that ``str.splitlines`` knows ends a line."""
+    """Loader: LF-only boundary. No other character that ``str.splitlines`` knows ends a line."""
     data = "a\x0bb\x0cc\x1cd\x1de\x1ef\x85g\u2028h\u2029i\rj".encode()
     assert list(lines(MemorySource(data + b"\n"), 4)) == [(0, data, True)]
 
@@ -99,7 +100,8 @@ def test_names_that_are_no_file() -> None:
 
 
 def test_the_size_is_captured_once(tmp_path: Path) -> None:
-    """Bytes appended after the open do not exist; a file that shrank is an error, not an end."""
+    """Import/preview: shrinking source. Bytes appended after the open do not exist; a file that
+    shrank is an error, not an end."""
     path = tmp_path / "s.jsonl"
     path.write_bytes(b"one\n")
     link = tmp_path / "link"
