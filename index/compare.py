@@ -27,6 +27,7 @@ TABLES: Final = (
     ("loose", "seq, state, parent_id"),
     ("label", "target, label, entry"),
     ("label_wait", "target, label, entry"),
+    ("about", "entry, target"),
     ("derived", "hash, count"),
     ("usage", "category, input, output, cache_read, cache_write, total_tokens, cost"),
 )

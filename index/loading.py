@@ -74,6 +74,7 @@ class Loader:
         self._jumps: dict[int, int] = {}
         self._old_jumps: dict[int, int] = {}
         self._pending: list[tuple[Any, ...]] = []
+        self._pending_about: list[tuple[int, str]] = []
         self._pending_loose: list[tuple[int, int, str | None]] = []
         self._fresh: dict[str, int] = {}
         self._taken: set[str] = set()
@@ -223,7 +224,7 @@ class Loader:
                 continue
             # fmt: off
             (seq, _, parent_id, kind, role, time, offset, stored, raw, revision, flags, _,
-             tree, moves, label, usage) = row
+             tree, moves, label, usage, about) = row
             # fmt: on
             mark = flags & FLAGS
             address, shown, parent, depth, jump = own, None, None, 0, seq
@@ -272,6 +273,8 @@ class Loader:
                 self._label(label, labelled, seq)
             if usage is not None:
                 self._usage.add(*usage)
+            if about is not None and usable_id(about):
+                self._pending_about.append((seq, about))
             newest = seq
         self._entries += len(batch) - (self._moves - moves_before)
         self._last, self._newest = last, newest
@@ -283,6 +286,9 @@ class Loader:
         if self._pending_loose:
             self._db.executemany("INSERT INTO loose VALUES(?,?,?)", self._pending_loose)
             self._pending_loose.clear()
+        if self._pending_about:
+            self._db.executemany("INSERT INTO about VALUES(?,?)", self._pending_about)
+            self._pending_about.clear()
 
     # Rare cases
 

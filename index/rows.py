@@ -54,6 +54,8 @@ class Row(NamedTuple):
     """Label entries: (target id, label); None or "" clears."""
     usage: tuple[str, Usage] | None
     """(category, figures); categories are 'assistant', 'summary' and 'child'."""
+    about: str | None = None
+    """Attributions of child usage: the id that they name as their target."""
 
 
 class LeafMove(NamedTuple):

@@ -20,7 +20,7 @@ SQLITE_FLOOR: Final = (3, 51, 3)
 """Below it, several processes that write and checkpoint can malform a database (WAL-reset bug)."""
 
 APPLICATION_ID: Final = 0x54524E47  # "TRNG"
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 SORT_CACHE_KIB: Final = 8 * 1024
 """Cache while a build sorts rows for its indexes: bounds what is sorted in memory."""
@@ -62,6 +62,10 @@ TABLES: Final = (
     """CREATE TABLE label_wait(
   target TEXT PRIMARY KEY, label TEXT NOT NULL, entry INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID""",
+    # Which entries add to another one, by the id that they name.
+    """CREATE TABLE about(
+  entry INTEGER PRIMARY KEY, target TEXT NOT NULL
+) STRICT""",
     """CREATE TABLE derived(
   hash BLOB PRIMARY KEY, count INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID""",
@@ -85,6 +89,7 @@ SECONDARY_INDEXES: Final = (
     # (saves 12 bytes and 1 us an entry). Lookups look at parent + 1 themselves.
     "CREATE INDEX entry_child ON entry(parent) WHERE parent IS NOT seq - 1",
     "CREATE INDEX entry_kind ON entry(name) WHERE name > 0",
+    "CREATE INDEX about_target ON about(target)",
 )
 """A build makes them at its end."""
 

@@ -14,6 +14,7 @@ from treering.index.handle import guarded
 from treering.index.loading import Loader, find_holder
 from treering.index.lookups import EntryReader
 from treering.index.rows import (
+    INT_MAX,
     OUTSIDE,
     STATE,
     Counts,
@@ -358,6 +359,18 @@ class SessionIndex(handle.Handle):
         """The entry of a kind that is nearest to a leaf on its path (the leaf included)."""
         with self.snapshot():
             return lookups.latest_on_path(self._reader, kind, role, leaf)
+
+    @guarded
+    def about(self, target_id: str, *, before: int | None = None, limit: int) -> list[Entry]:
+        """Attributions that name an id as their target, before a sequence, newest first."""
+        if not usable_id(target_id):
+            return []
+        with self.snapshot():
+            return self._reader.many(
+                "SELECT {} FROM about CROSS JOIN entry ON seq = about.entry"
+                " WHERE about.target=? AND about.entry<? ORDER BY about.entry DESC LIMIT ?",
+                (target_id, INT_MAX if before is None else before, limit),
+            )
 
     @guarded
     def by_time(self, start_ms: int, end_ms: int, *, after: int = 0, limit: int) -> list[Entry]:

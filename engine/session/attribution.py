@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -12,8 +13,10 @@ from treering.engine.session.admission import EntryInput
 from treering.engine.session.entry import Entry
 from treering.engine.session.reads import Reads
 from treering.engine.session.verbs import child_attribution
+from treering.index import Entry as Indexed
 
 _FIGURES: Final = ("input", "output", "cacheRead", "cacheWrite")
+_PAGE: Final = 16
 _COSTS: Final = (*_FIGURES, "total")
 
 
@@ -71,9 +74,21 @@ def _summed(reads: Reads, target: Entry, target_id: str, child_usage: Any) -> di
     return result
 
 
+def attributions(reads: Reads, target_id: str, *, before: int | None = None) -> Iterator[Entry]:
+    """The attributions to an entry of that id, newest first, before a sequence."""
+
+    def rows(before: int | None) -> list[Indexed]:
+        return reads.ask(lambda index: index.about(target_id, before=before, limit=_PAGE))
+
+    while found := rows(before):
+        yield from reads._load(found)
+        before = found[-1].sequence
+
+
 def _last_aggregate(reads: Reads, target_id: str) -> dict[str, Any] | None:
-    for entry in reads.newest_of_kind("child_usage_attributed"):
+    for entry in attributions(reads, target_id):
         found = decode_or_none(_attributions, entry.raw)
+        # The index says where to look, never what is there.
         if found is not None and found.target_id == target_id and found.aggregate_usage:
             return found.aggregate_usage
     return None

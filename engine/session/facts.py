@@ -61,6 +61,8 @@ class Facts(NamedTuple):
     label: tuple[str, str | None] | None
     usage: tuple[str, Usage] | None
     readable: bool = True
+    about: str | None = None
+    """Attributions of child usage: the id that they name as their target."""
 
     @property
     def tree(self) -> bool:
@@ -103,9 +105,13 @@ def facts_of(raw: bytes) -> Facts:
     elif kind in SUMMARY_KINDS:
         if found.usage is not None:
             usage = ("summary", _figures(found.usage))
-    elif kind == "child_usage_attributed" and found.child_usage is not None:
-        usage = ("child", _figures(found.child_usage))
-    return Facts(kind, found.id, found.parent_id, timestamp_ms(found.timestamp), role, label, usage)
+    about = None
+    if kind == "child_usage_attributed":
+        about = found.target_id
+        if found.child_usage is not None:
+            usage = ("child", _figures(found.child_usage))
+    time = timestamp_ms(found.timestamp)
+    return Facts(kind, found.id, found.parent_id, time, role, label, usage, about=about)
 
 
 def _facts_slowly(raw: bytes) -> Facts:
@@ -121,8 +127,10 @@ def _facts_slowly(raw: bytes) -> Facts:
     parent = found.parentId if isinstance(found.parentId, str) else None
     time = found.timestamp if isinstance(found.timestamp, str) else None
     members = decode_or_none(_members, raw) or {}
-    label = None
+    label = about = None
     target = members.get("targetId")
+    if kind == "child_usage_attributed" and isinstance(target, str):
+        about = clean(target)
     if kind == "label" and isinstance(target, str):
         text = members.get("label")
         label = (target, text if isinstance(text, str) else None)
@@ -134,6 +142,7 @@ def _facts_slowly(raw: bytes) -> Facts:
         clean(role) if isinstance(role, str) else None,
         label,
         None,
+        about=about,
     )
 
 

@@ -56,6 +56,7 @@ def row_of(frame: Frame, payload: bytes | None) -> Row:
         facts.moves_leaf and not request,
         facts.label,
         facts.usage,
+        facts.about,
     )
 
 

@@ -109,6 +109,7 @@ def random_rows(rnd: random.Random, count: int) -> Rows:
                         ("summary", Usage(1, 1, 1, 1, 1, rnd.choice([1e308, -0.5]))),
                     ]
                 ),
+                about=rnd.choice([None, None, None, "\ud800", "", rnd.choice(ids)]),
             )
         )
     return rows

@@ -8,6 +8,7 @@ from typing import Any
 from index_helpers import Model, Rows, pages
 
 from treering.index import SessionIndex
+from treering.index.rows import usable_id
 
 
 def assert_equals_model(index: SessionIndex, rows: Rows) -> None:
@@ -64,3 +65,10 @@ def nearest_of_kinds(index: SessionIndex, model: Model) -> None:
         of_kind = [s for s, item in model.rows.items() if item.kind == kind]
         newest = index.by_kind(kind, newest_first=True, limit=1000)
         assert [e.sequence for e in newest] == of_kind[::-1]
+    for target in {item.about for item in model.rows.values() if item.about}:
+        named = [s for s, item in model.rows.items() if item.about == target]
+        named = named if usable_id(target) else []
+        assert [e.sequence for e in index.about(target, limit=1000)] == named[::-1]
+        if named:
+            older = index.about(target, before=named[-1], limit=1)
+            assert [e.sequence for e in older] == named[-2:-1]
