@@ -17,7 +17,7 @@ import click
 
 from treering.engine import environment
 from treering.engine.errors import TreeringError
-from treering.tools import bench_append, bench_process, bench_reads, bench_scan
+from treering.tools import bench_append, bench_manager, bench_process, bench_reads, bench_scan
 from treering.tools.bench_data import Bench
 from treering.tools.bench_measure import Figure
 
@@ -26,9 +26,6 @@ QUICK_ENTRIES: Final = 100_000
 SCALE_ENTRIES: Final = (10_000, 100_000, 1_000_000)
 
 NOT_YET: Final = (
-    "SessionManager append",
-    "64 concurrent tasks",
-    "event loop pause",
     "list page and catalogue",
     "search",
 )
@@ -56,6 +53,14 @@ GROUPS: Final[dict[str, tuple[tuple[str, ...], _Group]]] = {
     "append": (
         ("append-writer", "append-session"),
         lambda bench, plan: bench_append.append_one(bench, plan.rounds, plan.appends),
+    ),
+    "append-manager": (
+        ("append-manager",),
+        lambda bench, plan: bench_manager.append_one(bench, plan.rounds, plan.appends),
+    ),
+    "tasks": (
+        ("tasks-64",),
+        lambda bench, plan: bench_manager.tasks(bench, plan.rounds, plan.appends),
     ),
     "append-os": (
         ("append-os",),
@@ -93,8 +98,16 @@ GROUPS: Final[dict[str, tuple[tuple[str, ...], _Group]]] = {
         ("last-100", "children", "label"),
         lambda bench, plan: bench_reads.pages(bench, plan.rounds, plan.entries),
     ),
+    "manager-reads": (
+        ("path-manager", "last-100-manager", "children-manager", "label-manager"),
+        lambda bench, plan: bench_manager.reads(bench, plan.rounds, plan.entries),
+    ),
+    "pause": (
+        ("pause-p999", "pause-max", "pause-tasks", "pause-read"),
+        lambda bench, plan: bench_manager.pauses(bench, _few(plan), plan.entries, plan.appends),
+    ),
     "memory": (
-        ("memory", "memory-random"),
+        ("memory", "memory-random", "memory-manager"),
         lambda bench, plan: bench_process.memory(bench.fresh("memory"), plan.entries),
     ),
     "journal-size": (

@@ -37,7 +37,7 @@ _CREATE: Final = """CREATE TABLE entry(
 ) STRICT"""
 
 
-class _Entries:
+class Entries:
     """An endless supply of messages of 1.2 KB, as a caller has them and as bytes."""
 
     def __init__(self) -> None:
@@ -49,18 +49,22 @@ class _Entries:
         return self._number + (self._number // 999)  # labels name other entries: leave them out
 
     def members(self) -> dict[str, Any]:
+        """The next one as a caller has it."""
         while True:
             members = self._make.members(self._next_number())
             if members["type"] == "message":
                 return members
 
     def many(self, count: int) -> list[dict[str, Any]]:
+        """So many of them."""
         return [self.members() for _ in range(count)]
 
     def raw(self) -> bytes:
+        """The bytes of the next one."""
         return self._make.entry(self._next_number())
 
     def whole(self) -> dict[str, Any]:
+        """The next one with id, parent and time."""
         return self._make.whole(self._next_number())
 
 
@@ -87,7 +91,7 @@ def append_one(bench: Bench, rounds: int, count: int) -> Iterator[Figure]:
     The sides take turns append by append: a file system that somebody else keeps busy has phases
     of a second or more in which every sync takes ten times as long, longer than a round.
     """
-    entries = _Entries()
+    entries = Entries()
     raw = RawFile(bench.fresh("raw"))
     owner, tail = bench.new_journal()
     writer = JournalWriter(owner, tail)
@@ -118,7 +122,7 @@ def append_one(bench: Bench, rounds: int, count: int) -> Iterator[Figure]:
 
 def append_os(bench: Bench, rounds: int, count: int) -> Iterator[Figure]:
     """Acknowledged in the page cache, synced in the background."""
-    entries = _Entries()
+    entries = Entries()
     durability: Durability = "os"
     with Session.create(home_dir=bench.fresh("home"), durability=durability) as session:
 
@@ -155,7 +159,7 @@ def append_many(bench: Bench, rounds: int, calls: int) -> Iterator[Figure]:
     the session's index is brought up, so that its background thread takes nothing from the peers;
     ``append-many-indexed`` counts that time too, as SQLite's own index is counted.
     """
-    entries = _Entries()
+    entries = Entries()
     session = Session.create(home_dir=bench.fresh("home"))
     sqlite, raw = _Sqlite(bench.fresh("peer.sqlite3")), RawFile(bench.fresh("peer.jsonl"))
     rates: list[list[float]] = [[], [], [], []]
@@ -185,7 +189,7 @@ _lines = msgspec.json.Encoder().encode_lines
 
 
 def _round_of_many(
-    session: Session, sqlite: _Sqlite, raw: RawFile, entries: _Entries, calls: int
+    session: Session, sqlite: _Sqlite, raw: RawFile, entries: Entries, calls: int
 ) -> tuple[float, float, float, float]:
     """The time of the calls of each side; the session's without and with its index, us."""
     members = [entries.many(MANY) for _ in range(calls)]

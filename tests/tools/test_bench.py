@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import time
 
 import pytest
 from click.testing import CliRunner, Result
 
-from treering.tools import bench, bench_data, bench_measure
+from treering.tools import bench, bench_data, bench_manager, bench_measure
 from treering.tools.bench import command
 
 KEYS = {"row", "what", "value", "unit", "ratio", "peer", "must", "goal", "met", "rounds"}
@@ -111,6 +113,44 @@ class TestMeasure:
         """Times may not be above, rates not below."""
         found = bench_measure.Figure(row, "", figure, "", None, None, 1)
         assert found.met is met
+
+
+class TestManager:
+    def test_the_rows_of_the_manager_are_measured(self, tmp_path):
+        """One append, many tasks, reads: each with a figure and what is asked of it."""
+        rows = "append-manager,tasks,manager-reads"
+        result = run(tmp_path, "--quick", "--json", "--entries", "100", "--rows", rows)
+        assert result.exit_code == 0, result.output
+        found = {row["row"]: row for row in json.loads(result.stdout)}
+        assert found["append-manager"]["peer"]["name"] == "pwrite+fdatasync"
+        assert found["tasks-64"]["peer"]["name"] == "one task"
+        assert found["tasks-64"]["ratio"] > 1
+        for row in ("path-manager", "last-100-manager", "children-manager", "label-manager"):
+            assert found[row]["value"] > 0
+        assert {row["must"] is None for row in found.values()} == {False}
+
+    def test_a_blocked_event_loop_is_a_pause(self):
+        """What keeps the loop from its timers is counted, in milliseconds."""
+
+        async def blocked() -> list[float]:
+            async with bench_manager.ticking() as late:
+                await asyncio.sleep(0.02)
+                time.sleep(0.08)
+            return late
+
+        late = sorted(asyncio.run(blocked()))
+        assert late[-1] >= 75
+        assert len(late) >= 2
+
+
+class TestTargets:
+    def test_each_target_is_of_a_row(self):
+        """No target is asked of a row that nobody measures; and hardly a row has none."""
+        rows = {name for names, _ in bench.GROUPS.values() for name in names}
+        assert set(bench_measure.TARGETS) <= rows
+        assert {row for row in rows - set(bench_measure.TARGETS) if "imported" not in row} == {
+            "append-many-indexed"
+        }
 
 
 class TestData:
