@@ -1,5 +1,6 @@
 """The public API of Treering."""
 
+from treering.engine.associations.reporting import aggregate_associations, request_associations
 from treering.engine.errors import (
     AcknowledgedDataLost,
     Ambiguous,
@@ -137,6 +138,7 @@ __all__ = [
     "UnknownEntry",
     "Unsupported",
     "VisibleTree",
+    "aggregate_associations",
     "archive_session",
     "build_context_usage",
     "build_session_context",
@@ -157,6 +159,7 @@ __all__ = [
     "purge_deleted",
     "read_context_usage",
     "repair",
+    "request_associations",
     "selection_of",
     "summary_budget",
     "unarchive_session",

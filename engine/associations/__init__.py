@@ -1,0 +1,1 @@
+"""Which recorded requests belong to what a model put into a session."""
