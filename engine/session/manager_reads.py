@@ -52,19 +52,21 @@ class CapturedHistory:
         return self._capture.get(entry_id, max_source_bytes)
 
     def _in_scope(self, entry_id: str) -> bool:
-        """Whether the scope can hold such an entry: any, or those on the captured branch."""
+        """Whether the scope can hold such an entry: any, or those on the captured branch.
+
+        A request record is on no branch; it goes with the entry that it hangs below.
+        """
         reads, leaf_id = self._capture.reads, self.source.leaf_id
-        if leaf_id is None or not self._branch:
-            return not self._branch
+        if not self._branch:
+            return True
 
         def asked(index: SessionIndex) -> bool:
-            found = index.by_ids([entry_id, leaf_id])
-            row, leaf = found.get(entry_id), found.get(leaf_id)
-            return (
-                row is not None
-                and leaf is not None
-                and index.is_ancestor(row.sequence, leaf.sequence)
-            )
+            row = index.by_id(entry_id)
+            leaf = None if leaf_id is None else index.by_id(leaf_id)
+            if row is None:
+                return False
+            at = row.parent if row.kind == "request" else row.sequence
+            return at is None or (leaf is not None and index.is_ancestor(at, leaf.sequence))
 
         return reads.ask(asked)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -12,13 +13,22 @@ from typing import Any
 import pytest
 from manager_helpers import assistant, file_of, ids, made, on_loop, owned
 from manager_helpers import user as asked
-from session_helpers import answers, drop_index, index_differences, index_folder, read_bytes
+from session_helpers import (
+    answers,
+    drop_index,
+    index_differences,
+    index_file,
+    index_folder,
+    read_bytes,
+)
 from tree_helpers import entry, user, write
 
 from treering.engine import Conflict, Invalid, LimitExceeded, NotFound, Session
 from treering.engine.session.capture import ReadLimits
 from treering.engine.session.manager import SessionManager
 from treering.engine.transfer.legacy_model import CopyLimits
+from treering.fuzz.adversary.attacks import ATTACKS, Target
+from treering.index import IndexFault, SessionIndex
 
 
 async def forked(manager: SessionManager) -> tuple[list[str], list[str]]:
@@ -160,6 +170,33 @@ async def test_many_captures_stay_valid(tmp_path: Path) -> None:
                 found += page
             assert len(found) == 9 * n
             assert capture.source.leaf_id == (found[-1].id if found else None)
+
+
+@on_loop
+async def test_requests_go_with_the_entry_they_hang_below(tmp_path: Path) -> None:
+    """A branch scope can read a request whose parent is on the branch, none of a sibling, none that
+    came later; the source scope reads all of its moment; no position is ever a request."""
+    async with await made(tmp_path) as manager:
+        left, right = await forked(manager)
+        for name, at in (
+            ("first", None),
+            ("common", left[0]),
+            ("left", left[1]),
+            ("right", right[1]),
+        ):
+            await manager.append(entry(name, at, "request", request={}))
+        assert manager.get_leaf_id() == right[-1]
+
+        async def read(history: Any) -> list[str]:
+            await manager.append(entry(f"late {history.scope}", right[1], "request", request={}))
+            names = ("first", "common", "left", "right", f"late {history.scope}")
+            return [name for name in names if await history.get(name) is not None]
+
+        assert await manager.read_branch_history(read) == ["first", "common", "right"]
+        every = ["first", "common", "left", "right"]
+        assert await manager.read_source_history(read) == every
+        await manager.branch_to(left[-1])
+        assert await manager.read_branch_history(lambda h: h.get("right")) is None
 
 
 # Pages
@@ -495,8 +532,6 @@ async def test_appends_do_not_need_the_index(
 ) -> None:
     """The index fails at every row: appends are acknowledged, reads are right, labels, branches and
     repeats of an id are known; when it works again the file equals one that is built anew."""
-    from treering.index import IndexFault, SessionIndex
-
     async with await made(tmp_path) as manager:
         left, _ = await forked(manager)
         path = file_of(manager)
@@ -520,5 +555,31 @@ async def test_appends_do_not_need_the_index(
         assert ids(await manager.read_branch()) == [*left, last]
         assert len(await manager.read_entries()) == 10
         monkeypatch.undo()
+    Session.open(path).close()
+    assert index_differences(path) == []
+
+
+@pytest.mark.parametrize("wrong", ["older-version", "newer-version", "other-tables", "foreign"])
+@on_loop
+async def test_an_index_that_is_not_this_ones_is_made_anew(tmp_path: Path, wrong: str) -> None:
+    """An index of an older or newer schema, with other tables, or of another session lies in the
+    place of this one's: the answers are the same, none is of the other session, the journal's bytes
+    are unchanged, and the next index equals one that is built anew."""
+    async with await made(tmp_path) as manager, await made(tmp_path) as other:
+        await forked(manager)
+        foreign = await other.append_message(asked("elsewhere"))
+        path, theirs = file_of(manager), file_of(other)
+        wanted = answers(owned(manager))
+    for one in (path, theirs):
+        Session.open(one).close()
+    if wrong == "foreign":
+        shutil.copyfile(index_file(theirs), index_file(path))
+    else:
+        ATTACKS[wrong].do(Target(index_file(path), str(tmp_path)))
+    data = read_bytes(path)
+    async with await SessionManager.open(path) as manager:
+        assert await manager.read_entry(foreign) is None
+        assert await asyncio.to_thread(answers, owned(manager)) == wanted
+    assert read_bytes(path) == data
     Session.open(path).close()
     assert index_differences(path) == []
