@@ -28,6 +28,7 @@ CALLS: Final = {
     "link": "?link,linkat",
     "rename": "?rename,renameat,renameat2",
     "unlink": "?unlink,unlinkat",
+    "rmdir": "?rmdir,unlinkat",
     "write": "write",
 }
 """Calls by the names used here, each with the set of strace (``write`` acknowledges)."""

@@ -105,10 +105,15 @@ class Owning(Scene):
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage)
-        draw = random.Random(stage.seed)
-        self.durability = draw.choice(self.durabilities)
-        self.compression = draw.choice(self.compressions)
-        with Session.create("/work", home_dir=stage.home) as session:
+        self._draw = random.Random(stage.seed)
+        self.durability = self._draw.choice(self.durabilities)
+        self.compression = self._draw.choice(self.compressions)
+        self.make_session()
+
+    def make_session(self) -> None:
+        """A new session, closed, and the book of it."""
+        draw = self._draw
+        with Session.create("/work", home_dir=self.stage.home) as session:
             self.path = session.path
             texts = [f"{draw.getrandbits(64):016x}" * 20 for _ in range(self.entries_before)]
             session.append_many([{"type": "custom", "data": text} for text in texts])

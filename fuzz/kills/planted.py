@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from treering.engine.errors import Owned
+from treering.engine.home import Store
 from treering.engine.journal import disk, opening, ownership, publish
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import Disk, LocalFile, make_folders
 from treering.engine.journal.format import Frame, Kind
 from treering.engine.journal.framing import State
+from treering.engine.journal.history import Walk
 from treering.engine.journal.ownership import Ownership
 from treering.engine.journal.publish import NewJournal
 from treering.engine.journal.writer import JournalWriter
-from treering.engine.session import filling, indexing
+from treering.engine.session import deleting, filling, indexing, trash
 from treering.engine.session.filling import position_of
+from treering.engine.session.trash import Tombstone
+from treering.engine.transfer.journal_source import KEPT_FLAGS, JournalSource
 from treering.index import Position, SessionIndex
 
 
@@ -210,6 +214,41 @@ def branch_not_written() -> None:
     _put(JournalWriter, "append", appended)
 
 
+def copy_of_what_is_proven() -> None:
+    """A copy leaves out the newest entries, which nothing has proven durable yet."""
+
+    def records(self: JournalSource) -> Iterator[Record]:
+        walk = Walk(self._source, self._journal_id, shared=self._shared)
+        for frame, stored in walk.visible():
+            if frame.sequence < self._proven_below:
+                payload = self._shared.decoder.decode(frame, stored)
+                yield Record(frame.kind, payload, frame.flags & KEPT_FLAGS)
+
+    _put(JournalSource, "records", records)
+
+
+def tombstone_at_the_end() -> None:
+    """A deletion is noted when it is done."""
+    held: dict[str, tuple[Store, Tombstone]] = {}
+    write, rename = trash.write_tombstone, trash.rename_tombstone
+
+    def written(held_disk: Disk, store: Store, path: str, tombstone: Tombstone) -> None:
+        if path.endswith(".deleting"):
+            held[path] = store, tombstone
+        else:
+            write(held_disk, store, path, tombstone)
+
+    def renamed(held_disk: Disk, source: str, target: str) -> None:
+        if source not in held:
+            rename(held_disk, source, target)
+            return
+        store, tombstone = held.pop(source)
+        write(held_disk, store, target, tombstone)
+
+    _put(deleting, "write_tombstone", written)
+    _put(deleting, "rename_tombstone", renamed)
+
+
 PLANTS: Final[dict[str, tuple[Callable[[], None], tuple[str, ...]]]] = {
     "acknowledge-before-write": (acknowledge_before_write, ("writer",)),
     "tasks-told-before-write": (acknowledge_before_write, ("tasks",)),
@@ -220,6 +259,10 @@ PLANTS: Final[dict[str, tuple[Callable[[], None], tuple[str, ...]]]] = {
     "lock-ignored": (lock_ignored, ("rivals",)),
     "fork-keeps-lock": (fork_keeps_lock, ("forked",)),
     "name-before-content": (name_before_content, ("importer",)),
+    "copy-named-before-content": (name_before_content, ("copier",)),
+    "copy-of-what-is-proven": (copy_of_what_is_proven, ("copier",)),
+    "deleted-beside-its-owner": (lock_ignored, ("deleter",)),
+    "tombstone-at-the-end": (tombstone_at_the_end, ("deleter",)),
     "repair-in-place": (repair_in_place, ("repairer",)),
     "cut-before-quarantine": (cut_before_quarantine, ("recoverer",)),
 }

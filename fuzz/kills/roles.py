@@ -18,11 +18,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import xxhash
 
-from treering.engine import Closed, Owned, Session, SessionView, import_session
+from treering.engine import (
+    Closed,
+    Conflict,
+    CopyResult,
+    NotFound,
+    Owned,
+    Session,
+    SessionView,
+    copy_branch,
+    delete_session,
+    fork_session,
+    import_session,
+    purge_deleted,
+    undelete_session,
+)
+from treering.engine.home import Store, session_id_of
 from treering.engine.session import housekeeping
 from treering.fuzz.kills.server import STOP_SIGNAL
 from treering.fuzz.kills.story import Op, Story
@@ -38,6 +53,7 @@ PATIENT_S: Final = 10.0
 """How long a writer waits for a session that another process of its round may own."""
 
 Request = dict[str, Any]
+_Made = TypeVar("_Made")
 
 _slot = 0
 
@@ -81,12 +97,20 @@ def let_trace() -> None:
 def _open(request: Request, path: str) -> Session:
     durability = request.get("durability", "full")
     compression = request.get("compression", True)
+    return _patiently(
+        lambda: Session.open(path, durability=durability, compression=compression),
+        patient=request.get("patient", False),
+    )
+
+
+def _patiently(act: Callable[[], _Made], *, patient: bool) -> _Made:
+    """Do it; while another process owns the session try again, if patient."""
     end = time.monotonic() + PATIENT_S
     while True:
         try:
-            return Session.open(path, durability=durability, compression=compression)
+            return act()
         except Owned:
-            if not request.get("patient") or time.monotonic() > end:
+            if not patient or time.monotonic() > end:
                 raise
             time.sleep(0.0005)
 
@@ -271,6 +295,44 @@ def _import(request: Request) -> None:
         say(f"MADE {result.session_id}")
 
 
+def _copy(request: Request) -> None:
+    """Copy a session in one way after the other, again and again."""
+    hows = itertools.cycle(request["hows"])
+    for how in itertools.islice(hows, request.get("times", 1 << 60)):
+        say(f"TRY {how}")
+        done = _copied(how, request["path"], request["home"])
+        say("SKIPPED" if done is None else f"COPIED {done.session_id} {done.entries}")
+
+
+def _copied(how: str, path: str, home: str) -> CopyResult | None:
+    """A whole session, the branch that a reader sees, or that of its own; None without any."""
+    if how == "fork":
+        return fork_session(path, "/work", home_dir=home)
+    reads: Session | SessionView
+    reads = SessionView.open(path) if how == "clone" else Session.open(path)
+    with reads:
+        return None if reads.leaf_id is None else copy_branch(reads, reads.leaf_id, home_dir=home)
+
+
+def _delete(request: Request) -> None:
+    """Delete a session, bring it back, purge it: one after the other."""
+    path = request["path"]
+    store, session_id = Store.of_journal(path), session_id_of(path)
+    acts: dict[str, Callable[[], object]] = {
+        "delete": lambda: delete_session(path),
+        "undelete": lambda: undelete_session(store, session_id),
+        "purge": lambda: purge_deleted(store, session_id),
+    }
+    for verb in request["verbs"]:
+        say(f"TRY {verb}")
+        try:
+            _patiently(acts[verb], patient=request.get("patient", False))
+        except (Conflict, NotFound, Owned) as refusal:
+            say(f"REFUSED {verb} {type(refusal).__name__}: {refusal}".replace("\n", " "))
+        else:
+            say(f"DONE {verb}")
+
+
 def _tasks(request: Request) -> None:
     """Many tasks of one manager append."""
     asyncio.run(append_with_tasks(request, say))
@@ -300,6 +362,8 @@ ROLES: Final[dict[str, Callable[[Request], None]]] = {
     "creator": _create,
     "importer": _import,
     "repairer": _repair,
+    "copier": _copy,
+    "deleter": _delete,
     "tasks": _tasks,
 }
 """By the names that requests use."""

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from treering.fuzz.kills.blows import CALLS, Exactly, why_no_strace
+from treering.fuzz.kills.copies import Copying
 from treering.fuzz.kills.crew import CouldNotRunError, Crew
+from treering.fuzz.kills.deletions import Deleting
 from treering.fuzz.kills.makers import Creating, Importing, Recovering, Repairing
 from treering.fuzz.kills.owners import (
     ONLOOKERS,
@@ -42,11 +44,22 @@ SCENES: Final[dict[str, tuple[type[Scene], int]]] = {
     "rivals": (Racing, 1),
     "ends": (Ending, 1),
     "tasks": (Tasking, 2),
+    "copier": (Copying, 2),
+    "deleter": (Deleting, 2),
 }
 """Who is killed, and how many of the stores are about it."""
 
 EXACT: Final = "exact"
-_EXACT_ACTORS: Final = ("writer", "creator", "importer", "recoverer", "repairer", "reindexer")
+_EXACT_ACTORS: Final = (
+    "writer",
+    "creator",
+    "importer",
+    "recoverer",
+    "repairer",
+    "reindexer",
+    "copier",
+    "deleter",
+)
 _EXACT_SHARE: Final = 2
 EXACT_PAIRS: Final = tuple((actor, call) for call in CALLS for actor in _EXACT_ACTORS)
 """Each of these is walked through: killed at the first such call, the second, ... the last."""

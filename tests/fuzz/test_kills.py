@@ -47,6 +47,15 @@ def test_races_for_a_session_have_one_winner(tmp_path: Path) -> None:
     assert summary.kills >= 8
 
 
+@pytest.mark.parametrize(("actor", "rounds"), [("copier", 3), ("deleter", 10)])
+def test_copies_and_deletions_beside_others(tmp_path: Path, actor: str, rounds: int) -> None:
+    """Copies of a session in use are whole; what is deleted is whole in one place."""
+    summary = run(tmp_path, rounds, actor)
+    assert summary.failure is None
+    assert summary.kills >= rounds
+    assert summary.figures.acknowledged > 0
+
+
 @pytest.mark.skipif(NO_STRACE is not None, reason=f"no kills at chosen calls: {NO_STRACE}")
 @pytest.mark.parametrize(
     "pair",
@@ -60,6 +69,9 @@ def test_races_for_a_session_have_one_winner(tmp_path: Path) -> None:
         ("reindexer", "unlink"),
         ("writer", "flock"),
         ("writer", "write"),
+        ("copier", "link"),
+        ("deleter", "rename"),
+        ("deleter", "rmdir"),
     ],
     ids="@".join,
 )
