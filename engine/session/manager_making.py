@@ -163,7 +163,7 @@ class ManagerMaking:
         home_dir: str | None = None,
         salvage: bool = False,
     ) -> Self:
-        """Import a legacy session and own the new one. Raises as :func:`import_session`."""
+        """Import a session and own the new one. Raises as :func:`import_session`."""
         result = await asyncio.to_thread(
             import_session,
             source_path,

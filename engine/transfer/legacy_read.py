@@ -129,7 +129,7 @@ def refuse_format(source: Source, found: Format, *, salvage: bool) -> None:
         raise InvalidSource("the file is empty: it has no session header", path=source.path)
     if found == "treering":
         raise InvalidSource(
-            "it begins like a Treering journal, but nothing in it verifies",
+            "it begins like a Treering journal, but is not whole or was never published",
             path=source.path,
             next_step="treering session fsck says what is left of it",
         )

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from session_helpers import index_differences, view_answers
 
-from treering.engine import Session
+from treering.engine import Session, SessionView
 from treering.engine.transfer.copying import CopyResult
 
 
@@ -54,3 +60,47 @@ def shown(path: str) -> dict[str, Any]:
 
 def copied(result: CopyResult) -> dict[str, Any]:
     return shown(result.path)
+
+
+_IMPORTER = """
+import sys
+from treering.engine import import_session
+print("go", flush=True)
+import_session(sys.argv[1], home_dir=sys.argv[2], cwd="/w", limits=None)
+"""
+
+
+def killed_imports(tmp_path: Path, path: str, entries: int) -> None:
+    """SIGKILL an import at random, six times: no session, or the whole one; what is left is a
+    hidden temporary file that the next creation sweeps once it is old."""
+    draw = random.Random(3)
+    sessions = Path(store(tmp_path), "sessions")
+
+    def names() -> list[str]:
+        return sorted(os.listdir(sessions)) if sessions.exists() else []
+
+    visible: set[str] = set()
+    for _ in range(6):
+        process = subprocess.Popen(
+            [sys.executable, "-c", _IMPORTER, path, store(tmp_path)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "go\n"
+        time.sleep(draw.random() * 0.7)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        now = {name for name in names() if not name.startswith(".")}
+        assert visible <= now
+        assert len(now - visible) <= 1
+        for name in now - visible:
+            with SessionView.open(sessions / name) as view:
+                assert view.counts()["entries"] == entries
+        visible = now
+    for name in names():
+        if name.startswith("."):
+            os.utime(sessions / name, (time.time() - 7200, time.time() - 7200))
+    Session.create(home_dir=store(tmp_path), cwd="/").close()
+    assert [name for name in names() if name.startswith(".")] == []

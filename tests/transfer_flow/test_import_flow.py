@@ -6,15 +6,14 @@ import errno
 import json
 import os
 import random
-import signal
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from copy_helpers import killed_imports
 from session_helpers import (
     answers,
     custom,
@@ -430,15 +429,6 @@ def test_a_source_that_changes_is_noticed(
     assert not (tmp_path / "home" / "session-artifacts").exists()
 
 
-IMPORTER = """
-import sys, os
-from treering.engine import import_session
-print("go", flush=True)
-import_session(sys.argv[1], home_dir=sys.argv[2], cwd="/w", limits=None, salvage=len(sys.argv) > 3)
-print("done", flush=True)
-"""
-
-
 def test_F62_an_import_killed_at_any_moment_shows_nothing_or_all(tmp_path: Path) -> None:
     """SIGKILL at random: no session, or the whole one; what is left is a hidden temporary file that
     the next creation sweeps once it is old."""
@@ -447,31 +437,7 @@ def test_F62_an_import_killed_at_any_moment_shows_nothing_or_all(tmp_path: Path)
         line(f"m{i}", f"m{i - 1}" if i else None, x=draw.randbytes(300).hex())
         for i in range(16_000)
     ]
-    path = source(tmp_path, HEADER, *lines)
-    home = str(tmp_path / "home")
-    whole = 0
-    for _ in range(6):
-        process = subprocess.Popen(
-            [sys.executable, "-c", IMPORTER, path, home], stdout=subprocess.PIPE, text=True
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == "go\n"
-        time.sleep(draw.random() * 0.7)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-        visible = [n for n in journals(tmp_path) if not n.startswith(".")]
-        assert whole <= len(visible) <= whole + 1
-        if len(visible) > whole:
-            whole += 1
-            for name in visible:
-                with SessionView.open(f"{home}/sessions/{name}") as view:
-                    assert view.counts()["entries"] == 16_000
-    hidden = [n for n in journals(tmp_path) if n.startswith(".")]
-    for name in hidden:
-        os.utime(f"{home}/sessions/{name}", (time.time() - 7200, time.time() - 7200))
-    Session.create(home_dir=home, cwd="/").close()
-    assert [n for n in journals(tmp_path) if n.startswith(".")] == []
+    killed_imports(tmp_path, source(tmp_path, HEADER, *lines), 16_000)
 
 
 @pytest.mark.parametrize("salvage", [False, True])
