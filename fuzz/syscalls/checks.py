@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from treering.engine import Damaged, Session, TreeringError, repair
-from treering.fuzz.syscalls import rules, stores
+from treering.engine import Damaged, Session, TreeringError, delete_session, repair
+from treering.fuzz.syscalls import moves, rules, stores
 from treering.fuzz.syscalls.flows import After, Flow, Ran, Seen, Told, told
 from treering.fuzz.syscalls.stores import Before, Place
 from treering.fuzz.syscalls.tracing import Call, Fault
@@ -24,16 +24,20 @@ _SAID_UNKNOWN: Final = (
 
 _LASTING: Final = re.compile(
     r"home(/sessions(/[\w-]+\.jsonl)?"
+    r"|/session-trash(/good(/journal\.jsonl|/tombstone\.json|/artifacts(/tool\.log)?)?)?"
     r"|/session-index(/[\w-]+\.\d+\.sqlite3(\.bad-\d+)?(-wal|-shm|-journal)?"
     r"|/[\w-]+\.owner\.json)?"
-    r"|/session-artifacts(/[\w-]+(/quarantine(/\d+-[0-9a-f]{16}(\.\d+)?\.tail"
+    r"|/session-artifacts(/[\w-]+(/tool\.log|/quarantine(/\d+-[0-9a-f]{16}(\.\d+)?\.tail"
     r"|/before-repair-\d+-\d+\.jsonl)?)?)?"
     r")?|source\.jsonl|out\.jsonl"
 )
 """Files and folders that documentation names as lasting."""
 
-_SWEPT: Final = re.compile(r"home/sessions/\.[\w-]+\.[0-9a-f]{8}\.new")
-"""Journals under construction, which a later creation sweeps away."""
+_SWEPT: Final = re.compile(r"home/(sessions|session-trash)/\.[\w-]+\.[0-9a-f]{8}\.new")
+"""Journals and tombstones under construction: a later creation or deletion sweeps them away."""
+
+_UNDER_WAY: Final = re.compile(r"home/session-trash/\.good\.(deleting|restoring)")
+"""What says that a deletion or restoration goes on."""
 
 
 class Verdict:
@@ -58,6 +62,8 @@ class Verdict:
             )
         self.wrong += self._bytes()
         self.wrong += self._leftovers()
+        if self.flow.ends is not None:
+            self.wrong += moves.settle(self.place, self.flow.ends, self.ran)
         self.wrong += self._before_opening()
         for name in session_names(self.place):
             self.wrong += self._open(name)
@@ -101,6 +107,9 @@ class Verdict:
         """Bytes that were durable before are there, in place."""
         if not self.before.journal:
             return
+        if self.flow.ends is not None:
+            yield from moves.check_bytes(self.place, self.before)
+            return
         try:
             with open(self.place.journal, "rb") as file:
                 data = file.read()
@@ -122,6 +131,8 @@ class Verdict:
                     continue
                 if unlinks and _SWEPT.fullmatch(path):
                     self.swept_later.append(os.path.join(folder, name))
+                    continue
+                if self.ran.status != 0 and self.flow.ends and _UNDER_WAY.fullmatch(path):
                     continue
                 if unlinks and re.fullmatch(r"out\.jsonl\.[0-9a-f]{8}\.part", path):
                     continue
@@ -171,6 +182,10 @@ class Verdict:
         if good is not None and not self.flow.settles:
             if good.raws[: len(self.before.raws)] != self.before.raws:
                 yield "entries that were there before are not"
+        if self.flow.ends is not None:
+            if good is not None and (good.raws, good.leaf) != (self.before.raws, self.before.leaf):
+                yield "the session that came back is another one"
+            return
         if self.flow.reads_only:
             return
         assert self.flow.effect is not None
@@ -219,7 +234,9 @@ class Verdict:
         """What a later creation sweeps away is gone after it, when it is old enough."""
         for path in self.swept_later:
             os.utime(path, (0, 0))
-        Session.create(cwd="/w", home_dir=self.place.home).close()
+        with Session.create(cwd="/w", home_dir=self.place.home) as session:
+            made = session.path
+        delete_session(made)
         for path in self.swept_later:
             if os.path.exists(path):
                 yield f"never swept: {os.path.basename(path)}"

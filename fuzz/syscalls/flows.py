@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -63,6 +64,8 @@ class Flow:
     """Words that an answer has when it tells of what could not be read, with exit code 0."""
     settles: bool = False
     """It changes the old journal: what must stay is judged by the entries."""
+    ends: str | None = None
+    """It moves the session: where it is when that is done, ``there`` or ``deleted``."""
 
     def command(self, place: Place) -> list[str]:
         """What follows ``treering``."""
@@ -80,6 +83,28 @@ def _another(place: Place, before: Before, ran: Ran, after: After) -> bool:  # n
         path = os.path.join(place.sessions, f"{others[0]}.jsonl")
         return ran.out.decode().strip() == path
     return len(others) == 1
+
+
+def _copied(place: Place, before: Before, ran: Ran, after: After) -> bool:
+    """Everything that the old session has."""
+    if not _another(place, before, ran, after):
+        return False
+    (seen,) = (s for name, s in after.sessions.items() if name != stores.SESSION_ID)
+    return (seen.raws, seen.leaf) == (before.raws, before.leaf)
+
+
+def _cloned(place: Place, before: Before, ran: Ran, after: After) -> bool:
+    """The path without the label in it, which comes behind it."""
+    if not _another(place, before, ran, after):
+        return False
+    (seen,) = (s for name, s in after.sessions.items() if name != stores.SESSION_ID)
+    kept = [json.loads(raw) for raw in before.raws]
+    (label,) = (one for one in kept if one["type"] == "label")
+    kept.remove(label)
+    kept[-1]["parentId"] = kept[-2]["id"]
+    *found, carried = map(json.loads, seen.raws)
+    said = (carried["type"], carried["targetId"], carried["label"])
+    return (found, seen.leaf, said) == (kept, before.leaf, ("label", "e1", stores.LABEL))
 
 
 def _imported(place: Place, before: Before, ran: Ran, after: After) -> bool:
@@ -146,6 +171,15 @@ def _all() -> Iterator[Flow]:
         _appended("found"),
     )
     yield Flow("reindex", stores.good, lambda _: ["reindex", good], _indexed)
+    yield Flow("fork", stores.labelled, lambda _: ["session", "fork", good], _copied)
+    yield Flow("clone", stores.labelled, lambda _: ["session", "clone", good], _cloned)
+    yield Flow(
+        "delete",
+        stores.with_artifact,
+        lambda _: ["session", "delete", good, "--yes"],
+        ends="deleted",
+    )
+    yield Flow("undelete", stores.deleted, lambda _: ["session", "undelete", good], ends="there")
     yield _looking("fsck", "fsck", "--index")
     yield _looking("show", "session", "show", good, spares=b"[cannot read ")
     yield _looking("tree", "session", "tree", good)

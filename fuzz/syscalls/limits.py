@@ -20,6 +20,11 @@ FLOWS: Final = frozenset(
 )
 """Flows for which a limit can make a difference."""
 
+_MAKING: Final = frozenset(
+    ("new", "import", "repair", "creates", "fork", "clone", "delete", "undelete")
+)
+"""Those that write files from their beginning."""
+
 _MARGIN_BYTES: Final = 8
 DESCRIPTORS_MAX: Final = 14
 """More than any flow has open at once."""
@@ -37,7 +42,7 @@ def faults(bench: Bench, flow: Flow) -> Iterator[Fault]:
         for name in os.listdir(place.sessions):
             size = os.path.getsize(os.path.join(place.sessions, name))
             sizes.append(size - len(before.journal) if name == "good.jsonl" else size)
-    start = -len(before.journal) if flow.name in ("new", "import", "repair", "creates") else 0
+    start = -len(before.journal) if flow.name in _MAKING else 0
     for more in range(start, max(sizes) + _MARGIN_BYTES):
         yield Fault("fsize", more, "limit")
     for count in range(DESCRIPTORS_MAX + 1):

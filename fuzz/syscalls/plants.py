@@ -13,6 +13,7 @@ from unittest import mock
 
 from treering.engine.errors import StorageError, TreeringError
 from treering.engine.journal import disk, publish, writer
+from treering.engine.session import deleting
 from treering.fuzz import planted
 
 
@@ -58,6 +59,10 @@ def _close_error_told() -> contextlib.AbstractContextManager[Any]:
     return mock.patch.object(disk, "_close", os.close)
 
 
+def _tombstone_not_synced() -> contextlib.AbstractContextManager[Any]:
+    return mock.patch.object(deleting, "_settle", return_value=None)
+
+
 PLANTS: Final[dict[str, Callable[[], contextlib.AbstractContextManager[Any]]]] = {
     **{name: fault.plant for name, fault in planted.FAULTS.items()},
     "folder-sync-ignored": _folder_sync_ignored,
@@ -65,5 +70,6 @@ PLANTS: Final[dict[str, Callable[[], contextlib.AbstractContextManager[Any]]]] =
     "unknown-told-as-refused": _unknown_told_as_refused,
     "temporary-file-left": _temporary_file_left,
     "close-error-told": _close_error_told,
+    "tombstone-not-synced": _tombstone_not_synced,
 }
 """Name -> what puts the fault into this process as long as its context lasts."""

@@ -85,7 +85,10 @@ class Ledger:
         elif call.name in ("linkat", "link", "rename", "renameat", "renameat2") and ok:
             # Not the folder that the call starts from.
             source, target = _QUOTED.findall(call.text)[-2:]
+            yield from self._moved(call.name, source, target)
             yield from self._named(call.name, source, target)
+        elif call.name in ("unlink", "unlinkat") and ok:
+            yield from self._removed(_QUOTED.findall(call.text)[-1])
         elif (
             call.name == "openat" and ok and "O_CREAT" in call.text and paths[-1].endswith(".tail")
         ):
@@ -133,6 +136,40 @@ class Ledger:
         self.names[self.sessions] = self.names.get(self.sessions, False)
         self.renamed[source] = target
         self.spans[target] = self.spans.pop(source, [])
+
+    def _in_trash(self, path: str) -> bool:
+        return path.startswith(os.path.join(os.path.dirname(self.sessions), "session-trash", ""))
+
+    def _moved(self, how: str, source: str, target: str) -> Iterator[str]:
+        """A name in the trash: a tombstone, or something that is moved there or back."""
+        inside = [self._in_trash(path) for path in (source, target)]
+        if not any(inside):
+            return
+        if not all(inside):
+            for folder in self.names:
+                yield (
+                    f"{os.path.basename(source)} was moved before the names in"
+                    f" {os.path.basename(folder)} were durable"
+                )
+        if source.endswith(".new") and self.spans.get(source):
+            yield f"{how} gave a tombstone its name whose bytes were not durable"
+        for path in (target,) if "link" in how else (source, target):
+            folder = os.path.dirname(path)
+            self.names[folder] = self.names.get(folder, False)
+
+    def _removed(self, path: str) -> Iterator[str]:
+        """A name of a journal or a tombstone is gone."""
+        folder = os.path.dirname(path)
+        if not self._in_trash(path) and (folder != self.sessions or not path.endswith(".jsonl")):
+            return
+        if path.endswith(".jsonl"):
+            for other in self.names:
+                yield (
+                    f"a name of the journal was removed before the names in"
+                    f" {os.path.basename(other)} were durable"
+                )
+        if not path.endswith(".new"):
+            self.names[folder] = self.names.get(folder, False)
 
 
 def _told(call: Call) -> tuple[str, list[str]] | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from treering.engine import Session
+from treering.engine import Session, delete_session
 
 SESSION_ID: Final = "good"
 SOURCE: Final = b"".join(
@@ -28,6 +28,9 @@ SOURCE: Final = b"".join(
     )
 )
 """A version 3 file to import."""
+
+LABEL: Final = "a label that is carried over"
+ARTIFACT: Final = b"output of a tool"
 
 
 class Place(NamedTuple):
@@ -54,6 +57,26 @@ class Place(NamedTuple):
     def source(self) -> str:
         """What the import takes."""
         return os.path.join(self.root, "source.jsonl")
+
+    @property
+    def trash(self) -> str:
+        """The folder of deleted sessions."""
+        return os.path.join(self.home, "session-trash")
+
+    @property
+    def artifact(self) -> str:
+        """A file of the session, beside its journal."""
+        return os.path.join(self.home, "session-artifacts", SESSION_ID, "tool.log")
+
+    @property
+    def deleted_journal(self) -> str:
+        """Where the journal is when it is deleted."""
+        return os.path.join(self.trash, SESSION_ID, "journal.jsonl")
+
+    @property
+    def deleted_artifact(self) -> str:
+        """Where that file is then."""
+        return os.path.join(self.trash, SESSION_ID, "artifacts", "tool.log")
 
     @property
     def export(self) -> str:
@@ -88,7 +111,8 @@ def _create(place: Place, **more: Any) -> Session:
     return Session.create(cwd="/w", home_dir=place.home, session_id=SESSION_ID, **more)
 
 
-def _content(path: str) -> bytes:
+def content_of(path: str) -> bytes:
+    """The bytes of a file."""
     with open(path, "rb") as file:
         return file.read()
 
@@ -100,6 +124,32 @@ def good(place: Place) -> Before:
         return _seen(session)
 
 
+def labelled(place: Place) -> Before:
+    """The same, with a label between two entries."""
+    with _create(place) as session:
+        session.append_many([entry("e1"), entry("e2", "x" * 200)])
+        session.set_label("e1", LABEL)
+        session.append(entry("e3"))
+        return _seen(session)
+
+
+def with_artifact(place: Place) -> Before:
+    """The same as :func:`good`, with a file of the session."""
+    before = good(place)
+    os.makedirs(os.path.dirname(place.artifact), mode=0o700)
+    with open(place.artifact, "wb") as file:
+        file.write(ARTIFACT)
+    before.journal = content_of(place.journal)
+    return before
+
+
+def deleted(place: Place) -> Before:
+    """That session, deleted."""
+    before = with_artifact(place)
+    delete_session(place.journal)
+    return before
+
+
 def _seen(session: Session) -> Before:
     return Before(b"", [found.raw for found in session.entries()], session.leaf_id)
 
@@ -108,7 +158,7 @@ def torn(place: Place) -> Before:
     """Half a frame behind a clean end."""
     before = good(place)
     before.kept = os.path.getsize(place.journal)
-    frame = _content(place.journal)[128:]
+    frame = content_of(place.journal)[128:]
     with open(place.journal, "ab") as file:
         file.write(frame[:100])
     before.case = "E"
@@ -138,7 +188,7 @@ class _dying:  # noqa: N801 (reads as what it is)
 
     def __exit__(self, *_: object) -> None:
         # What the dead would have left: the bytes before the clean end was written.
-        data = _content(self._place.journal)
+        data = content_of(self._place.journal)
         self._session.close()
         os.truncate(self._place.journal, len(data))
 
@@ -146,7 +196,7 @@ class _dying:  # noqa: N801 (reads as what it is)
 def damaged(place: Place) -> Before:
     """A byte of the first entry is wrong: case C."""
     before = good(place)
-    data = bytearray(_content(place.journal))
+    data = bytearray(content_of(place.journal))
     at = data.index(b'"e1"')
     data[at] ^= 1
     with open(place.journal, "r+b") as file:
@@ -163,7 +213,7 @@ def tail_in_quarantine(place: Place) -> Before:
         session.sync()
         session.append_many([{**entry(one), "parentId": "e1"} for one in ("lost", "found")])
     shutil.rmtree(os.path.join(place.home, "session-index"), ignore_errors=True)
-    data = _content(place.journal)
+    data = content_of(place.journal)
     with open(place.journal, "r+b") as file:
         file.seek(data.index(b'"lost"'))
         file.write(b'"lust"')
@@ -184,6 +234,6 @@ def prepare(place: Place, make: Callable[[Place], Before]) -> Before:
         file.write(SOURCE)
     before = make(place)
     if os.path.exists(place.journal):
-        before.journal = _content(place.journal)
+        before.journal = content_of(place.journal)
     before.kept = before.kept or len(before.journal)
     return before

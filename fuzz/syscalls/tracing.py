@@ -21,6 +21,7 @@ FAULTS: Final[dict[str, tuple[str, ...]]] = {
     "renameat2": ("EIO", "ENOSPC", "EDQUOT", "EROFS"),
     "unlink": ("EIO", "EROFS"),
     "unlinkat": ("EIO", "EROFS"),
+    "rmdir": ("EIO", "EROFS"),
     "mkdir": ("EIO", "ENOSPC", "EDQUOT", "EROFS"),
     "mkdirat": ("EIO", "ENOSPC", "EDQUOT", "EROFS"),
     "flock": ("EIO", "EINTR"),
@@ -51,6 +52,8 @@ _ALWAYS: Final = (
     "rename",
     "renameat",
     "renameat2",
+    "unlink",
+    "unlinkat",
 )
 """What the rules of durability look at, traced in every run."""
 

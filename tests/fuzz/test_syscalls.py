@@ -46,7 +46,7 @@ def holds(capfd: pytest.CaptureFixture[str], *words: str, least: int) -> dict[st
 @pytest.mark.slow
 def test_errors_at_system_calls(capfd: pytest.CaptureFixture[str]) -> None:
     """Every flow, a sample of all errors at all of its calls, once and persistent."""
-    found = holds(capfd, "--every", "1201", least=20)
+    found = holds(capfd, "--every", "1501", least=20)
     assert set(found["flows"]) == set(FLOWS)
     assert all(flow["calls"] > 30 for flow in found["flows"].values())
 
@@ -145,6 +145,7 @@ PLANTED = [
     ),
     ("unknown-told-as-refused", "appends", ["--call=fdatasync", "--at=1", "--error=EIO"]),
     ("temporary-file-left", "new", ["--call=fdatasync", "--at=1", "--error=EIO"]),
+    ("tombstone-not-synced", "delete", ["--call=rename", "--at=1", "--error=EROFS"]),
     ("close-error-told", "new", ["--call=close", "--error=EIO", "--persistent", "--every=5"]),
 ]
 
@@ -245,6 +246,11 @@ FAILED = "-1 EIO (Input/output error) (INJECTED)"
 CLOSING = "\\\\367RG\\\\35\\\\5\\\\0".replace("\\\\", "\\")
 LINKED = '1 linkat(AT_FDCWD</x>, "/s/.a.00.new", AT_FDCWD</x>, "/s/a.jsonl", 0) = 0'
 CUT = "1 ftruncate(3</s/a.jsonl>, 200) = 0"
+BEGUN = '1 rename("/session-trash/.a.00.new", "/session-trash/.a.deleting") = 0'
+BEGUN_DURABLE = "1 fsync(4</session-trash>) = 0"
+TRASHED = '1 link("/s/a.jsonl", "/session-trash/a/journal.jsonl") = 0'
+TRASHED_DURABLE = "1 fsync(4</session-trash/a>) = 0"
+GONE = '1 unlink("/s/a.jsonl") = 0'
 QUARANTINED = '1 openat(AT_FDCWD</x>, "/q/quarantine/1-0.tail", O_RDWR|O_CREAT|O_EXCL, 0600) = 5'
 
 
@@ -289,6 +295,12 @@ QUARANTINED = '1 openat(AT_FDCWD</x>, "/q/quarantine/1-0.tail", O_RDWR|O_CREAT|O
         ([QUARANTINED, CUT], 1),
         ([QUARANTINED, "1 fsync(4</q/quarantine>) = 0", CUT], 0),
         ([write(0, 9, path="/q/quarantine/1-0.tail"), CUT], 1),
+        # A deletion: the tombstone first, then the new name, then the old one.
+        ([BEGUN, BEGUN_DURABLE, TRASHED, TRASHED_DURABLE, GONE], 0),
+        ([BEGUN, TRASHED, BEGUN_DURABLE, TRASHED_DURABLE, GONE], 1),
+        ([BEGUN, BEGUN_DURABLE, TRASHED, GONE, TRASHED_DURABLE], 1),
+        ([BEGUN, BEGUN_DURABLE, TRASHED, TRASHED_DURABLE, GONE, say("ACK close")], 1),
+        ([write(0, 9, path="/session-trash/.a.00.new"), BEGUN], 1),
         # In durability="os" only a sync and the end promise anything.
         ([say("ACK open-os"), write(0, 9), say("ACK one a"), sync(), say("ACK sync")], 0),
         ([say("ACK open-os"), write(0, 9), say("ACK one a"), say("ACK sync"), sync()], 1),
