@@ -21,7 +21,7 @@ from treering.engine.journal.format import (
 )
 from treering.engine.json_text import BadRecordError, Fields, check, members
 from treering.engine.limits import JSON_DEPTH_MAX, PAYLOAD_BYTES_MAX
-from treering.engine.transfer.legacy_read import SALVAGE, FrameFacts, LeftOut, Whole
+from treering.engine.transfer.legacy_read import SALVAGE, Blank, FrameFacts, LeftOut, Whole
 from treering.engine.transfer.records import BOM, Line, Source, is_blank, numbered_lines
 
 FRAME_BYTES_MAX: Final = PAYLOAD_BYTES_MAX + 320
@@ -77,8 +77,8 @@ class _BadFrameError(Exception):
         return InvalidSource(what, path=path, offset=at, next_step=self._next_step)
 
 
-def native_items(source: Source, *, salvage: bool) -> Iterator[Whole | LeftOut]:
-    """Every frame in order. Strict refuses the first that is not the next one of the chain.
+def native_items(source: Source, *, salvage: bool) -> Iterator[Whole | Blank | LeftOut]:
+    """Every frame in order. Strict refuses the first line that is not the next one of the chain.
 
     A salvage takes every frame that verifies by itself, whether or not it follows the one before
     it, and says which lines it left out.
@@ -87,12 +87,14 @@ def native_items(source: Source, *, salvage: bool) -> Iterator[Whole | LeftOut]:
     lines = numbered_lines(source, skip_long=salvage, bytes_max=FRAME_BYTES_MAX)
     for line in lines:
         try:
-            item: Whole | LeftOut = chain.take(line)
+            yield chain.take(line)
         except _BadFrameError as bad:
             if not salvage:
                 raise bad.refusal(source, line) from None
-            item = LeftOut(line.number, line.offset, line.length, bad.reason)
-        yield item
+            if line.length == len(line.raw) and is_blank(line.raw):
+                yield Blank(line.raw.decode(), line.terminated)
+            else:
+                yield LeftOut(line.number, line.offset, line.length, bad.reason)
 
 
 class _Chain:

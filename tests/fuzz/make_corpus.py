@@ -18,7 +18,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(REPOSITORY / "tests"))
 
 import zstandard  # noqa: E402 (the tests' own path comes first)
-from support import build  # noqa: E402
+from support import build, native_writer  # noqa: E402
 
 from treering.engine.journal.payload import encode_splice  # noqa: E402
 from treering.fuzz.targets import index, payload, store  # noqa: E402
@@ -168,6 +168,36 @@ def legacy() -> dict[str, bytes]:
     }
 
 
+def native() -> dict[str, bytes]:
+    """Journals of JSON frames, whole and not."""
+    first, second = native_writer.message("a", None), native_writer.message("b", "a")
+    rows = [
+        native_writer.HEADER,
+        native_writer.Row(first, None, "native-admission"),
+        native_writer.Row(second, "retained-import", "native-recovery"),
+        native_writer.request("q", "b"),
+    ]
+    whole = native_writer.journal(rows)
+    lines = whole.splitlines(keepends=True)
+    odd = native_writer.Row(' {"type":"custom","n":1e+03,"n":-0,"s":"\\ud800\u2028"} ')
+    unknown = native_writer.Row(first, None, "native-future")
+    return {
+        "whole": whole,
+        "header": lines[0],
+        "v1": native_writer.journal([native_writer.header(version=...), first]),
+        "torn": whole[:-9],
+        "no-newline": whole[:-1],
+        "flipped": whole.replace(b'"hi"', b'"ho"', 1),
+        "cut": lines[0] + lines[2] + lines[3],
+        "twice": lines[0] + lines[1] + lines[1],
+        "odd": native_writer.journal([native_writer.HEADER, odd, "{}"]),
+        "array": native_writer.journal([native_writer.HEADER, "[]", first]),
+        "unknown": native_writer.journal([native_writer.HEADER, unknown]),
+        "mixed": lines[0] + first.encode() + b"\n",
+        "blank": lines[0] + b"\n" + lines[1],
+    }
+
+
 def entries() -> dict[str, bytes]:
     """Entries as bytes."""
     message = (MESSAGE % (b"a", b"null")).strip()
@@ -240,6 +270,7 @@ SEEDS: dict[str, Callable[[], dict[str, bytes]]] = {
     "header": headers,
     "payload": payloads,
     "legacy": legacy,
+    "native": native,
     "entry": entries,
     "selectors": selectors,
     "store": stores,

@@ -195,6 +195,11 @@ FAULTS: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
         "take_apart",
         lambda real: lambda raw, reason: list(real(raw, reason))[1:],
     ),
+    "native": (
+        "treering.fuzz.targets.native",
+        "native_items",
+        lambda real: lambda source, **more: list(real(source, **more))[1:],
+    ),
     "entry": (
         "treering.fuzz.targets.entry",
         "admit",
