@@ -223,23 +223,54 @@ class Threads:
         ``pinned`` stays open until the function has ended, also when the task is cancelled.
         """
         loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
         if pinned is not None:
             pinned.pin()
         try:
-            done = self._pool.submit(work, *arguments)
+            done = self._pool.submit(_do, loop, answer, pinned, work, arguments)
         except BaseException:
             if pinned is not None:
                 pinned.unpin()
             raise
-        if pinned is not None:
-            done.add_done_callback(lambda _: _unpin(loop, pinned))
-        return await asyncio.wrap_future(done)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if done.cancel() and pinned is not None:
+                pinned.unpin()  # it has not begun, and never will
+            raise
 
     def end(self) -> None:
         """No further work."""
         self._pool.shutdown(wait=False)
 
 
-def _unpin(loop: asyncio.AbstractEventLoop, source: Source) -> None:
+def _do(
+    loop: asyncio.AbstractEventLoop,
+    answer: asyncio.Future[Any],
+    pinned: Source | None,
+    work: Any,
+    arguments: tuple[Any, ...],
+) -> None:
+    """Work in the reader's thread."""
+    handed: tuple[Any, ...]
+    try:
+        handed = (answer, pinned, work(*arguments), None)
+    except BaseException as error:  # noqa: BLE001 (whoever waits is told)
+        handed = (answer, pinned, None, error)
+    # One call for everything: each lets the loop in, and has to wait for it.
     with contextlib.suppress(RuntimeError):  # a loop that was closed waits for nothing
-        loop.call_soon_threadsafe(source.unpin)
+        loop.call_soon_threadsafe(_hand_back, *handed)
+    del answer, handed  # an error knows this frame: no circle
+
+
+def _hand_back(
+    answer: asyncio.Future[Any], pinned: Source | None, result: Any, error: BaseException | None
+) -> None:
+    if pinned is not None:
+        pinned.unpin()
+    if answer.done():
+        return  # the task was cancelled meanwhile: nobody waits
+    if error is None:
+        answer.set_result(result)
+    else:
+        answer.set_exception(error)
