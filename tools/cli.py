@@ -70,6 +70,9 @@ _SESSION: Final = {
     "tree": Lazy("treering.tools.show_commands:tree", "Show the tree of a session."),
     "context": Lazy("treering.tools.context_commands:context", "Show what a model is given."),
     "usage": Lazy("treering.tools.context_commands:usage", "Show tokens, cost and context size."),
+    "associations": Lazy(
+        "treering.tools.association_commands:associations", "Show which requests outputs came from."
+    ),
     "name": Lazy("treering.tools.session_commands:name", "Give a session a display name."),
     "label": Lazy("treering.tools.session_commands:label", "Label an entry, or clear its label."),
     "branch": Lazy("treering.tools.session_commands:branch", "Move the current position."),

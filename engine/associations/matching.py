@@ -239,7 +239,7 @@ def _is_whole(event: dict[str, Any]) -> bool:
     if kind == "attempt_settled":
         receipt = event.get("receipt")
         return isinstance(receipt, dict) and isinstance(receipt.get("usage"), dict)
-    return kind == "attempt_admitted"  # type: ignore[no-any-return]
+    return kind == "attempt_admitted"
 
 
 def _event_of(event: dict[str, Any]) -> _Event | None:

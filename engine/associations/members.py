@@ -19,6 +19,8 @@ from treering.engine.json_text import BadRecordError, check, depth_over_limit, m
 _INTEGER_DIGITS_MAX: Final = 4_000
 """Longer integers become infinite: Python refuses to read them, and they are equal to nothing."""
 
+_OPENING: Final = ord("{")
+
 
 class Line(NamedTuple):
     """What one line of a JSONL file holds."""
@@ -123,7 +125,7 @@ def _entry(found: _Members | None) -> dict[str, Any] | None:
 
 def _object(raw: Raw | UnsetType) -> _Members | None:
     """The members of an object inside a record that was checked; None when it is none."""
-    if raw is UNSET or memoryview(raw)[:1] != b"{":
+    if raw is UNSET or memoryview(raw)[0] != _OPENING:
         return None
     try:
         return _fast(raw)

@@ -34,9 +34,11 @@ def request_associations(
         NotFound, StorageError: the system refused.
     """
     if isinstance(session_or_path, Reads):
-        report, path = read_session(session_or_path).report(), session_or_path.path
+        path = session_or_path.path
+        report = read_session(session_or_path).report()
     else:
-        report, path = read_file(session_or_path, verify=verify).report(), session_or_path
+        path = os.fspath(session_or_path)
+        report = read_file(path, verify=verify).report()
     if report is None:
         raise InvalidSource("no session header, so there is nothing to report about", path=path)
     return report
@@ -61,7 +63,8 @@ def aggregate_associations(
     Raises:
         As :func:`request_associations` does for any of the files.
     """
-    ordered = sorted((_modified_ns(path), n, path) for n, path in enumerate(map(os.fspath, paths)))
+    given = [os.fspath(path) for path in paths]
+    ordered = sorted((_modified_ns(path), number, path) for number, path in enumerate(given))
     sessions: dict[tuple[str | None, str], _Found] = {}
     for _, _, path in ordered:
         matcher = read_file(path, verify=verify)

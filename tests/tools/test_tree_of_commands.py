@@ -21,6 +21,7 @@ DOCUMENTED = (
     "session tree",
     "session context",
     "session usage",
+    "session associations",
     "session name",
     "session label",
     "session branch",
