@@ -7,7 +7,7 @@ Accepted: a mapping, a typed entry, or the exact bytes of one JSON object. What 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -71,6 +71,7 @@ class Admitted(NamedTuple):
 
 
 _SCALARS: Final = frozenset((str, int, float, bool, type(None)))
+_FINITE: Final = frozenset((str, int, bool, type(None)))
 _encode = msgspec.json.encode
 _references = msgspec.json.Decoder(References)
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -238,10 +239,9 @@ def _encode_checked(value: object) -> bytes:
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
         raise InvalidEntry(f"the entry is not JSON: {error}") from None
     # msgspec writes NaN and Infinity as null, silently; only then is the value looked through.
-    if b"null" in encoded:
+    if b"null" in encoded and _holds_not_finite(value):
         where = _find(value, _is_not_finite)
-        if where is not None:
-            raise InvalidEntry(f"NaN or Infinity at {where}; JSON has no such number")
+        raise InvalidEntry(f"NaN or Infinity at {where}; JSON has no such number")
     return encoded
 
 
@@ -250,27 +250,30 @@ def _check_depth(value: object) -> None:
 
     The verdict is the same on every stack, and a thread with a small one is not overrun.
     """
-    stack: list[tuple[object, int]] = [(value, 1)]
+    stack: list[Iterator[object]] = [iter((value,))]
     while stack:
-        item, depth = stack.pop()
-        members = item.values() if isinstance(item, dict) else _members_of(item)
-        if members is None:
-            continue
-        if depth > JSON_DEPTH_MAX:
-            raise _too_deep(depth)
-        depth += 1
-        for each in members:
-            if type(each) not in _SCALARS:
-                stack.append((each, depth))
+        for item in stack[-1]:
+            if type(item) in _SCALARS:
+                continue
+            members = item.values() if isinstance(item, dict) else _members_of(item)
+            if members is None:
+                continue
+            if len(stack) > JSON_DEPTH_MAX:
+                raise _too_deep(len(stack))
+            if members:
+                stack.append(iter(members))
+                break
+        else:
+            stack.pop()
 
 
-def _members_of(item: object) -> Iterable[object] | None:
+def _members_of(item: object) -> Collection[object] | None:
     """What is inside a container (but a dict) that can be stored; None for anything else."""
     if isinstance(item, (list, tuple, set, frozenset)):
         return item
     kind: Any = type(item)
     if isinstance(item, msgspec.Struct):
-        names: Iterable[str] = kind.__struct_fields__
+        names: Sequence[str] = kind.__struct_fields__
     elif hasattr(kind, "__dataclass_fields__"):
         names = kind.__dataclass_fields__
     elif hasattr(kind, "__attrs_attrs__"):
@@ -284,6 +287,20 @@ def _too_deep(depth: int | None) -> LimitExceeded:
     return LimitExceeded(
         f"the entry nests deeper than {JSON_DEPTH_MAX}", limit=JSON_DEPTH_MAX, need=depth
     )
+
+
+def _holds_not_finite(value: object) -> bool:
+    """Whether :func:`_find` would find such a number; without the path, which takes long."""
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, dict):
+            stack += [member for member in item.values() if type(member) not in _FINITE]
+        elif isinstance(item, (list, tuple)):
+            stack += [member for member in item if type(member) not in _FINITE]
+        elif _is_not_finite(item):
+            return True
+    return False
 
 
 def _is_not_finite(value: object) -> bool:
