@@ -7,6 +7,7 @@ import functools
 import gc
 import random
 import statistics
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
@@ -37,7 +38,8 @@ from treering.tools.bench_scan import SIZE_ENTRIES, drop_index, warm_up
 
 TASKS: Final = 64
 TICK_S: Final = 0.001
-IDLE_S: Final = 0.5
+BUSY_S: Final = 0.5
+BUSY_THREADS: Final = 2
 LARGE_ENTRY_BYTES: Final = 1 << 20
 LARGE_PAUSE_S: Final = 0.05
 """Between two large entries: they are there, and do not fill the disk."""
@@ -164,14 +166,29 @@ async def ticking() -> AsyncIterator[list[float]]:
         ticker.cancel()
 
 
-async def _idle() -> _Pauses:
-    async with ticking() as late:
-        await asyncio.sleep(IDLE_S)
+async def _busy() -> _Pauses:
+    """What any program gets that has threads which compute."""
+    ended = threading.Event()
+
+    def compute() -> None:
+        while not ended.is_set():
+            sum(range(100))
+
+    threads = [threading.Thread(target=compute) for _ in range(BUSY_THREADS)]
+    for thread in threads:
+        thread.start()
+    try:
+        async with ticking() as late:
+            await asyncio.sleep(BUSY_S)
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
     return _pauses(late)
 
 
 def pauses(bench: Bench, rounds: int, entries: int, count: int) -> Iterator[Figure]:
-    """How late the event loop comes to its timers, beside a loop that does nothing else."""
+    """How late the event loop comes to its timers, beside one with busy threads."""
     large, branch = bench.session(Shape(entries)), Shape(min(entries, SIZE_ENTRIES))
     read = bench.session(branch)
     warm_up(read)
@@ -182,7 +199,7 @@ def pauses(bench: Bench, rounds: int, entries: int, count: int) -> Iterator[Figu
         for _ in range(rounds):
             for side, measured in enumerate(
                 (
-                    _idle(),
+                    _busy(),
                     _pauses_of_build(bench, large),
                     _pauses_of_tasks(bench, each),
                     _pauses_of_reading(read),
@@ -192,7 +209,7 @@ def pauses(bench: Bench, rounds: int, entries: int, count: int) -> Iterator[Figu
                 found[side].append(await measured)
         return found
 
-    idle, build, many, reading = asyncio.run(run())
+    busy, build, many, reading = asyncio.run(run())
     warm_up(large)
     beside = (
         f"event loop, {TASKS} tasks append 1.2 KB and one 1 MiB now and then, beside"
@@ -207,8 +224,8 @@ def pauses(bench: Bench, rounds: int, entries: int, count: int) -> Iterator[Figu
         ("pause-read", of_read, reading, True),
     ):
         figures = [one.longest if longest else one.p999 for one in ours]
-        theirs = [one.longest if longest else one.p999 for one in idle]
-        peer = Peer("idle event loop", statistics.median(theirs))
+        theirs = [one.longest if longest else one.p999 for one in busy]
+        peer = Peer(f"event loop, {BUSY_THREADS} threads compute", statistics.median(theirs))
         ratio, value = median_ratio(figures, theirs), statistics.median(figures)
         yield Figure(row, what, value, "ms", ratio, peer, rounds)
 
