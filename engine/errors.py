@@ -69,6 +69,11 @@ class InvalidSource(Invalid):
     """An import source that is refused; no destination was created."""
 
 
+class InvalidContextEpoch(TreeringError):
+    """A compaction says that it is a context epoch and cannot be used as one: it is refused, not
+    passed over, because what the model saw is not known without it."""
+
+
 class LimitExceeded(TreeringError):
     """A documented limit would be exceeded. A limit refuses whole; it never clips."""
 

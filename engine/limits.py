@@ -30,6 +30,12 @@ SCAN_CHUNK_BYTES: Final = 1 * MIB
 REQUEST_RECORD_BYTES_MAX: Final = MIB - 1
 """Of one request record: the limit that is documented for them."""
 
+CONTEXT_EPOCH_BYTES_MAX: Final = 16 * MIB
+"""JSON of one recipe of a context epoch: the largest number of views fits, with long ids."""
+
+CONTEXT_EPOCH_VIEWS_MAX: Final = 16_384
+"""Views of one recipe: as many entries as one complete read gives."""
+
 BATCH_BYTES_MAX: Final = 256 * MIB
 """Payload bytes of one atomic ``batch()``: its frames are held in memory until it is activated."""
 

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from treering.engine import environment
 from treering.engine.errors import Closed, Conflict, InvalidEntry
 from treering.engine.session.capture import Capture, SourceRef
+from treering.engine.session.context_epoch_making import (
+    Choice,
+    ContextEpochAck,
+    ContextEpochCandidate,
+    activation,
+    prepare,
+)
 from treering.engine.session.manager_parts import Source, Stored, Threads
 from treering.engine.session.manager_reads import CapturedHistory
 from treering.engine.session.output_links import Origin, OutputLink, make_link
@@ -119,6 +126,86 @@ class CapturedSource:
         """
         self._check_open()
         return Operation(self, purpose, detail, operation_id, common)
+
+    # Context epochs
+
+    async def prepare_context_epoch(
+        self,
+        view_ids: Sequence[str],
+        *,
+        version: int = 4,
+        tail_id: str | None = None,
+        renderings: Mapping[str, str] | None = None,
+        skills: Mapping[str, str] | None = None,
+        **recipe: Any,
+    ) -> ContextEpochCandidate:
+        """Choose what the model is shown from now on; reads, and writes nothing.
+
+        Args:
+            view_ids: entries of the captured branch, in the order in which they are shown.
+            version: 1 to 6; it decides which members of the recipe are allowed and needed.
+            tail_id: the first entry that stays literal; without a summary it is the chosen entry
+                that was written last, and need not be named.
+            renderings: how single views are shown, by entry id.
+            skills: entry ids of pinned instruction bodies, by their names.
+            recipe: the other members of a recipe: ``representation``, ``include_summary``,
+                ``replay_contract``, ``public_window``, ``continuation``, ``tool_continuations``,
+                ``task_frame``, ``resource_revision``, ``mode``, ``policy_only``,
+                ``request_contract``, ``pending_request_contract``.
+
+        Raises:
+            InvalidContextEpoch: not a row of the table of versions, or an entry that cannot be
+                shown; names the rule.
+            LimitExceeded: more than 16,384 views, or more than 16 MiB of recipe.
+        """
+        self._check_open()
+        choice = Choice(view_ids, tail_id, renderings or {}, skills or {})
+        reads, members = self._held.reads, {"version": version, **recipe}
+        prepared = await self._threads.run(
+            prepare, reads, self._origin, choice, members, pinned=self._held
+        )
+        return ContextEpochCandidate(self._origin, prepared)
+
+    async def activate_context_epoch(
+        self,
+        candidate: ContextEpochCandidate,
+        tokens_before: float | None = None,
+        *,
+        summary: str | None = None,
+        details: Mapping[str, Any] | None = None,
+        custom_instructions: str | None = None,
+        usage: Any = None,
+        links: Sequence[tuple[str, OutputLink]] = (),
+    ) -> ContextEpochAck:
+        """Make a candidate the context: one qualified compaction, durable when this returns.
+
+        Raises:
+            Conflict: the session is not where it was captured (owner, branch or position), or the
+                candidate comes from another capture; nothing was written.
+            InvalidContextEpoch: summary or tokens are not what the recipe says.
+            Others: as :meth:`Session.append`.
+        """
+        self._check_open()
+        prepared = activation(
+            candidate,
+            self._origin,
+            tokens_before=tokens_before,
+            summary=summary,
+            details=details,
+            custom_instructions=custom_instructions,
+            usage=usage,
+            links=links,
+        )
+
+        def work(session: Session) -> Stored:
+            added = prepared.append(session)
+            frame = added.frame
+            assert frame is not None
+            ack = ContextEpochAck(added.id, frame.sequence, frame.revision.hex())
+            return Stored(ack, added.raw, added.id)
+
+        done: ContextEpochAck = await self._write(work, self._held)
+        return done
 
 
 class Operation:

@@ -23,7 +23,7 @@ from treering.engine.session.output_links import (
 )
 from treering.engine.session.plan import Moment
 from treering.engine.session.session import Session
-from treering.engine.session.verbs import AppendVerbs, branch_summary
+from treering.engine.session.verbs import AppendVerbs, branch_summary, compaction
 from treering.engine.session.write_queue import WriteQueue
 
 
@@ -119,7 +119,7 @@ class ManagerLinks(AppendVerbs[Any], ManagerBranches):
         if not links:
             found: str = await super().append_compaction(*arguments, **more)
             return found
-        return await self._append_linked(LinkedCompaction(links, *arguments, **more))
+        return await self._append_linked(LinkedCompaction(compaction(*arguments, **more), links))
 
     async def branch_with_summary(
         self,

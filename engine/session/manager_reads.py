@@ -19,6 +19,7 @@ from treering.engine.session.capture import (
     ReadLimits,
     SourceRef,
 )
+from treering.engine.session.context_epochs import ActiveContextEpoch, active_context_epoch
 from treering.engine.session.context_rules import SessionContext
 from treering.engine.session.context_usage import ContextUsage, read_context_usage
 from treering.engine.session.entry import Entry, Retention
@@ -295,6 +296,17 @@ class ManagerReads:
         """Call ``read`` with a capture of the whole session; its source stays open meanwhile."""
         async with self._captured() as (source, capture):
             return await read(CapturedHistory(self._threads, source, capture, "source"))
+
+    async def read_active_context_epoch(
+        self, leaf_id: str | None | UnsetType = UNSET
+    ) -> ActiveContextEpoch | None:
+        """See :func:`active_context_epoch`; at the current position, or at an entry."""
+        source = self._selected()
+        leaf = source.leaf_id if leaf_id is UNSET else leaf_id
+        found: ActiveContextEpoch | None = await self._threads.run(
+            active_context_epoch, source.reads, leaf, pinned=source
+        )
+        return found
 
     def supports_captured_history_reads(self) -> bool:
         """Whether captured reads of an owned session can be had (a view or memory has none)."""

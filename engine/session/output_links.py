@@ -20,7 +20,6 @@ from treering.engine.session.admission import admit
 from treering.engine.session.capture import SourceRef
 from treering.engine.session.plan import Appended, append_one
 from treering.engine.session.session import Session
-from treering.engine.session.verbs import compaction
 
 REFINEMENT: Final = "prime-agent.refinement"
 _MAKE: Final = object()
@@ -200,18 +199,28 @@ class LinkedCompaction:
     """A compaction with the links of its parts. There is no compaction without them: when the
     session is not where it was captured any more, nothing is written."""
 
-    def __init__(self, links: Sequence[tuple[str, object]], *arguments: Any, **more: Any) -> None:
-        entry = compaction(*arguments, **more)
-        _check_no_hook(entry)
-        admit(entry)
+    def __init__(
+        self,
+        entry: dict[str, Any],
+        links: Sequence[tuple[str, object]],
+        *,
+        origin: Origin | None = None,
+        flags: int = 0,
+    ) -> None:
+        """``origin`` and ``flags`` are those of a context epoch."""
+        if links:
+            _check_no_hook(entry)
+        admit(entry, verified=origin is not None)
         self._entry = entry
+        self._flags = flags
+        self._origins = [] if origin is None else [origin]
         self._links: list[tuple[str, OutputLink]] = []
         for part, link in links:
             if part not in PARTS:
                 raise Invalid(f"a part is one of {', '.join(PARTS)}, not {part!r}")
             self._links.append((part, check_fits(link, PARTS[part])))
-        captured = {link._origin[1:] for _, link in self._links}
-        if len(captured) > 1:
+        self._origins += [link._origin for _, link in self._links]
+        if any(one != self._origins[0] for one in self._origins):
             raise Invalid("the links of one compaction come from one capture")
 
     def append(self, session: Session) -> Appended:
@@ -223,8 +232,7 @@ class LinkedCompaction:
         """
         session.hold()
         try:
-            for _, link in self._links:
-                origin = link._origin
+            for origin in self._origins[:1]:
                 here, leaf = origin.session is session, origin.source.leaf_id
                 if not here or session.moment()[::2] != (leaf, origin.selections):
                     raise Conflict(
@@ -236,7 +244,8 @@ class LinkedCompaction:
             outputs = [{**link._body, "part": part} for part, link in links]
             more = {"requestOutputs": outputs} if outputs else {}
             with _spent([link for _, link in links]):
-                added = append_one(session, admit({**self._entry, **more}, verified=True))
+                admitted = admit({**self._entry, **more}, verified=True)
+                added = append_one(session, admitted._replace(flags=self._flags))
             for _, link in links:
                 link.linked_entry_id = added.id
             return added

@@ -20,7 +20,7 @@ from treering.engine.errors import (
     TreeringError,
 )
 from treering.engine.journal.admissible import Record
-from treering.engine.journal.format import Kind
+from treering.engine.journal.format import Frame, Kind
 from treering.engine.json_text import decode_or_none
 from treering.engine.limits import BATCH_BYTES_MAX
 from treering.engine.session.admission import Admitted, EntryInput, References, admit
@@ -56,6 +56,8 @@ class Plan:
         self.records: list[Record] = []
         self._parents: dict[str, str | None] = {}
         self._now = environment.iso_time(environment.now_ms())
+        self.frames: list[Frame] = []
+        """What was written, once it is."""
         self.refused: dict[int, TreeringError] = {}
         """Why entries were left out, by their place."""
         for place, entry in enumerate(admitted):
@@ -176,6 +178,7 @@ class Appended(NamedTuple):
     id: str
     raw: bytes | None
     """Its bytes; None when it was there before."""
+    frame: Frame | None = None
 
 
 def append_group(session: Session, admitted: list[Admitted]) -> list[Appended | TreeringError]:
@@ -218,6 +221,7 @@ def _answers(
 ) -> list[Appended | TreeringError]:
     """What each caller is told; what was there before stays, whatever became of the write."""
     raws = dict(zip(plan.new_ids, (record.payload for record in plan.records), strict=True))
+    frames = dict(zip(plan.new_ids, plan.frames, strict=False))
     ids = iter(plan.ids)
     answers: list[Appended | TreeringError] = []
     for place in range(count):
@@ -228,7 +232,7 @@ def _answers(
         entry_id = next(ids)
         raw = raws.get(entry_id)
         if failed is None or raw is None:
-            answers.append(Appended(entry_id, raw))
+            answers.append(Appended(entry_id, raw, frames.get(entry_id)))
         else:
             answers.append(_alone(failed, entry_id))
     return answers

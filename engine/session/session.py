@@ -313,6 +313,7 @@ class Session(SessionVerbs):
         if plan.records:
             try:
                 frames = self._write(plan.records, tuple(plan.new_ids), atomic=atomic)
+                plan.frames = frames
                 self.pending.note(plan.new_ids, frames)
                 self._leaf_id = plan.leaf
                 self._selections += plan.moves

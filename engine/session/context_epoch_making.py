@@ -1,0 +1,239 @@
+"""Making context epochs: a candidate is prepared from a capture, and activated by compare-and-swap.
+
+Preparing reads and writes nothing. Activating writes one compaction, if the session still stands
+where it was captured: same owner, same branch, same position. Request records that came in between
+do not matter. When it refuses, nothing was written and the old context holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from treering.engine.errors import Conflict, Invalid, InvalidContextEpoch
+from treering.engine.journal.format import FLAG_QUALIFICATION_SHIFT, QUALIFICATIONS
+from treering.engine.session.admission import admit
+from treering.engine.session.context_epoch_recipe import (
+    MARKER,
+    Continuation,
+    Control,
+    Recipe,
+    Skill,
+    Snapshot,
+    View,
+    check_control,
+    check_recipe,
+)
+from treering.engine.session.context_epochs import (
+    QUALIFICATION,
+    SKILL_KINDS,
+    VIEW_KINDS,
+    entry_ref,
+    frozen_revision,
+    snapshot_of,
+)
+from treering.engine.session.output_links import LinkedCompaction, Origin, OutputLink
+from treering.engine.session.reads import Reads, pieces
+from treering.engine.session.verbs import compaction
+from treering.index import Entry as Indexed
+
+FLAGS: Final = QUALIFICATIONS.index(QUALIFICATION) << FLAG_QUALIFICATION_SHIFT
+
+
+class ContextEpochAck(NamedTuple):
+    """An activated context epoch: durable, and the position."""
+
+    entry_id: str
+    sequence: int
+    revision: str
+    """Of the frame, in hex."""
+
+
+class ContextEpochCandidate:
+    """What would become a context epoch; nothing was written for it yet."""
+
+    def __init__(self, origin: Origin, recipe: Recipe) -> None:
+        self._origin = origin
+        self._encoded = recipe.encoded()
+
+    @property
+    def recipe(self) -> Recipe:
+        """A copy of its recipe."""
+        return msgspec.json.decode(self._encoded, type=Recipe)
+
+
+class Choice(NamedTuple):
+    """Which entries a context shows; the rest of the arguments of ``prepare_context_epoch``."""
+
+    view_ids: Sequence[str]
+    tail_id: str | None
+    renderings: Mapping[str, str]
+    skills: Mapping[str, str]
+
+
+def prepare(reads: Reads, origin: Origin, choice: Choice, recipe: dict[str, Any]) -> Recipe:
+    """The recipe of a choice; ``recipe`` has the other members, by their names here.
+
+    Raises:
+        InvalidContextEpoch: the choice or a member is not allowed; names the rule.
+        LimitExceeded: too many views, or too large.
+    """
+    moment = snapshot_of(origin.source)
+    rows = _chosen(reads, moment, [*choice.view_ids, *choice.skills.values()])
+    tail = _tail(reads, moment, choice, rows, recipe)
+    named = [rows[entry_id] for entry_id in choice.view_ids if entry_id != tail.id]
+    for row in named:
+        if row.kind not in VIEW_KINDS:
+            raise InvalidContextEpoch(f"entry {row.id!r} of kind {row.kind!r} cannot be a view")
+        if row.depth >= tail.depth:
+            raise InvalidContextEpoch(f"entry {row.id!r} is in the literal tail already")
+    views = _views(reads, moment, [*named, *(rows[one] for one in choice.skills.values())])
+    for entry_id, rendering in choice.renderings.items():
+        if entry_id not in views:
+            raise InvalidContextEpoch(f"a rendering of {entry_id!r}, which is no view")
+        views[entry_id].rendering = rendering  # type: ignore[assignment] # checked when it is built
+    skills = [Skill(name, views[entry_id]) for name, entry_id in choice.skills.items()]
+    given = {name: value for name, value in recipe.items() if value is not None}
+    if skills:
+        given["selected_skills"] = skills
+    version = given.pop("version")
+    renderer = "native-canonical-epoch/7" if skills else f"native-canonical-epoch/{version}"
+    built = _built(
+        version=version,
+        renderer=renderer,
+        source=moment,
+        representation=given.pop("representation", None),
+        views=[views[row.id] for row in named],
+        literal_tail_id=tail.id,
+        **given,
+    )
+    check_recipe(built)
+    return built
+
+
+def _built(**members: Any) -> Recipe:
+    """The recipe, with the types of all members checked."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(Recipe(**members)), Recipe)
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        raise InvalidContextEpoch(f"not a recipe: {error}") from None
+
+
+def _chosen(reads: Reads, moment: Snapshot, entry_ids: Sequence[str]) -> dict[str, Indexed]:
+    """The rows of entries, which are on the captured branch, each named once."""
+    if len(set(entry_ids)) != len(entry_ids):
+        raise InvalidContextEpoch("an entry is chosen twice")
+    wanted = list(entry_ids)
+    rows = reads.ask(lambda index: index.by_ids(wanted))
+    leaf = _leaf(reads, moment)
+    for entry_id in wanted:
+        row = rows.get(entry_id)
+        if row is None or row.sequence > moment.source_sequence or not _is_above(reads, row, leaf):
+            raise InvalidContextEpoch(f"entry {entry_id!r} is not on the captured branch")
+    return rows
+
+
+def _leaf(reads: Reads, moment: Snapshot) -> Indexed:
+    leaf_id = moment.leaf_id
+    leaf = None if leaf_id is None else reads.ask(lambda index: index.by_id(leaf_id))
+    if leaf is None:
+        raise InvalidContextEpoch("nothing is there that a context could show")
+    return leaf
+
+
+def _is_above(reads: Reads, row: Indexed, leaf: Indexed) -> bool:
+    return reads.ask(lambda index: index.is_ancestor(row.sequence, leaf.sequence))
+
+
+def _tail(
+    reads: Reads,
+    moment: Snapshot,
+    choice: Choice,
+    rows: dict[str, Indexed],
+    recipe: Mapping[str, Any],
+) -> Indexed:
+    """The first entry that stays literal.
+
+    Without a summary it is the chosen entry that was written last (not the one that is shown last:
+    results of tools come in any order), with one the cut that the caller names.
+    """
+    if choice.tail_id is not None:
+        if not recipe.get("include_summary") and choice.tail_id not in choice.view_ids:
+            raise InvalidContextEpoch("the literal tail is one of the chosen entries")
+        found = rows.get(choice.tail_id) or _chosen(reads, moment, [choice.tail_id])[choice.tail_id]
+    if recipe.get("include_summary"):
+        if choice.tail_id is None:
+            raise InvalidContextEpoch("a summary needs the entry that it ends before")
+        return found
+    chosen = [rows[one] for one in choice.view_ids if rows[one].kind != "compaction"]
+    newest = max(chosen, default=None, key=lambda row: row.sequence)
+    if newest is None and recipe.get("version") == 5:
+        newest = _leaf(reads, moment)
+    if newest is None:
+        raise InvalidContextEpoch("no chosen entry can be the literal tail")
+    if choice.tail_id not in (None, newest.id):
+        raise InvalidContextEpoch("the literal tail is the chosen entry that was written last")
+    return newest
+
+
+def _views(reads: Reads, moment: Snapshot, rows: Sequence[Indexed]) -> dict[str, View]:
+    """A view of each row, frozen at the moment."""
+    views: dict[str, View] = {}
+    for piece in pieces(sorted(rows)):
+        for row, entry in zip(piece, reads._load(piece), strict=True):
+            view = View(
+                moment,
+                entry_ref(row, entry, reads.path),
+                frozen_revision(reads, row, moment.source_sequence),
+            )
+            if row.kind == "compaction":
+                view.retained_message_count = len(reads.read_session_context(row.id).messages) - 1
+            if row.kind not in (*VIEW_KINDS, *SKILL_KINDS):
+                raise InvalidContextEpoch(f"entry {row.id!r} of kind {row.kind!r} cannot be shown")
+            views[row.id] = view
+    return views
+
+
+def activation(
+    candidate: ContextEpochCandidate,
+    origin: Origin,
+    *,
+    tokens_before: int | float | None,
+    summary: str | None,
+    details: Mapping[str, Any] | None,
+    custom_instructions: str | None,
+    usage: Any,
+    links: Sequence[tuple[str, OutputLink]],
+) -> LinkedCompaction:
+    """The compaction that makes a candidate the context.
+
+    Raises:
+        Conflict: the candidate comes from another capture.
+        Invalid: details with a recipe of their own.
+        InvalidContextEpoch: summary or tokens are not what the recipe says.
+    """
+    if candidate._origin != origin:
+        raise Conflict("the candidate was prepared from another capture")
+    if details is not None and (not isinstance(details, Mapping) or MARKER in details):
+        raise Invalid(f"details are a mapping without {MARKER}")
+    recipe = candidate.recipe
+    check_control(recipe, Control(summary or "", recipe.literal_tail_id, tokens_before))
+    entry = compaction(
+        summary or "",
+        recipe.literal_tail_id,
+        tokens_before,  # type: ignore[arg-type] # a number of tokens may be an estimate
+        from_hook=False,
+        custom_instructions=custom_instructions,
+        usage=usage,
+    )
+    own = {} if details is None else dict(details)
+    admit({**entry, "details": own})
+    entry["details"] = {**own, MARKER: msgspec.json.decode(candidate._encoded)}
+    return LinkedCompaction(entry, links, origin=origin, flags=FLAGS)
+
+
+def continuation(kind: str, through: Snapshot) -> Continuation:
+    """A continuation for ``prepare_context_epoch``."""
+    return Continuation(kind, through)  # type: ignore[arg-type] # checked when it is built
