@@ -97,8 +97,8 @@ class FinishedDeletions:
 def delete_session(path: str | os.PathLike[str], *, disk: Disk = LOCAL_DISK) -> DeletedSession:
     """Move a session, its artifacts with it, into the trash of its store; its index goes away.
 
-    Deleting one whose deletion was interrupted finishes that. :func:`undelete_session` brings it
-    back; until then no session of its id can be made.
+    Deleting one whose deletion, or restoration, was interrupted finishes that first.
+    :func:`undelete_session` brings it back; until then no session of its id can be made.
 
     Raises:
         Owned: somebody has it open.
@@ -117,9 +117,11 @@ def delete_session(path: str | os.PathLike[str], *, disk: Disk = LOCAL_DISK) -> 
             state = state_of(disk, places)
             if state == "deleted":
                 raise _was_deleted(disk, places) from error
-            if state != "deleting":
+            if state not in ("deleting", "restoring"):
                 raise
             finish_deletion(places.store, places.session_id, disk=disk)
+            if state == "restoring":  # it is there now
+                return delete_session(places.journal, disk=disk)
             return _deleted(disk, places)
         with _owning(owner):
             state = state_of(disk, places)
