@@ -17,6 +17,9 @@ TARGETS: Final = {
     "payload": Lazy("treering.fuzz.targets.payload:TARGET", "Decompression and splicing."),
     "legacy": Lazy("treering.fuzz.targets.legacy:TARGET", "Plain JSONL to be imported."),
     "native": Lazy("treering.fuzz.targets.native:TARGET", "Journals of JSON frames."),
+    "associations": Lazy(
+        "treering.fuzz.targets.associations:TARGET", "Which requests outputs came from, by lines."
+    ),
     "entry": Lazy("treering.fuzz.targets.entry:TARGET", "Entries that callers hand in."),
     "selectors": Lazy("treering.fuzz.targets.selectors:TARGET", "Selectors, ids, homes, paths."),
     "store": Lazy("treering.fuzz.targets.store:TARGET", "A whole store, under fsck."),

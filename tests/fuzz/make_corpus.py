@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CORPUS = REPOSITORY / "fuzz" / "targets" / "corpus"
@@ -18,6 +19,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(REPOSITORY / "tests"))
 
 import zstandard  # noqa: E402 (the tests' own path comes first)
+from associations import helpers as links  # noqa: E402
 from support import build, native_writer  # noqa: E402
 
 from treering.engine.journal.payload import encode_splice  # noqa: E402
@@ -198,6 +200,39 @@ def native() -> dict[str, bytes]:
     }
 
 
+def associations() -> dict[str, bytes]:
+    """Sessions with links, one kind of output each, and lines that are none."""
+    own = links.source(sessionId="s", sessionFile=...)
+
+    def events(purpose: str, detail: Any = ...) -> list[Any]:
+        return links.both(source=own, purpose=purpose, purposeDetail=detail)
+
+    link = links.link(source=own)
+    part = links.part("history", source=own)
+    head = links.header("s")
+    outputs = {
+        "assistant": [*events("main"), links.assistant(link)],
+        "branch": [*events("summary", "branch"), links.branch_summary(link, fromHook=False)],
+        "compaction": [*events("summary", "compaction"), links.compaction([part, part])],
+        "planner": [*events("refine", "plan"), links.refinement(link)],
+        "rollback": [*events("refine", "plan"), links.refinement(link, data={"rollbackOf": "r"})],
+        "disagreeing": [*events("main"), *events("other"), links.assistant(link)],
+        "epoch": [
+            *events("summary", "compaction"),
+            links.Piece(links.compaction([part]), qualification=links.EPOCH),
+        ],
+        "retained": [
+            links.Piece(one, retained=True) for one in [*events("main"), links.assistant(link)]
+        ],
+    }
+    made = {name: links.json_frames([head, *pieces]) for name, pieces in outputs.items()}
+    made["plain"] = links.plain_lines([head, *outputs["assistant"]])
+    made["torn"] = made["assistant"][:-40]
+    made["headless"] = links.json_frames(outputs["assistant"])
+    made["interior"] = made["assistant"].replace(b"\n", b"\n{\n", 1)
+    return made
+
+
 def entries() -> dict[str, bytes]:
     """Entries as bytes."""
     message = (MESSAGE % (b"a", b"null")).strip()
@@ -271,6 +306,7 @@ SEEDS: dict[str, Callable[[], dict[str, bytes]]] = {
     "payload": payloads,
     "legacy": legacy,
     "native": native,
+    "associations": associations,
     "entry": entries,
     "selectors": selectors,
     "store": stores,

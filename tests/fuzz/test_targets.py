@@ -200,6 +200,11 @@ FAULTS: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
         "native_items",
         lambda real: lambda source, **more: list(real(source, **more))[1:],
     ),
+    "associations": (
+        "treering.engine.associations.matching",
+        "_agreed",
+        lambda real: lambda one, other: one,
+    ),
     "entry": (
         "treering.fuzz.targets.entry",
         "admit",
