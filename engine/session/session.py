@@ -471,12 +471,13 @@ class Session(SessionVerbs):
         return self._writer.synced_size
 
     def _check_open(self) -> None:
-        self._writer.owner.check_process()
-        if self._closed:
+        owner = self._writer.owner
+        owner.check_process()
+        if self._closed or not owner.is_open:
             with self._lock:  # recover() in another thread gives this session new parts
                 if self._closed:
                     raise Closed("the session is closed", path=self.path)
-        self._writer.owner.check()
+                self._writer.owner.check()
 
     def _index_in_background(self) -> None:
         size = self._writer.synced_size

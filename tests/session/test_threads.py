@@ -19,6 +19,7 @@ from session_helpers import answers, custom, drop_index, index_differences, new,
 
 from treering.engine import Closed, OutcomeUnknown, Owned, Session, TreeringError
 from treering.engine.session import filling, housekeeping, indexing
+from treering.engine.session import session as session_module
 from treering.fuzz.faulty_disk import FaultyDisk
 
 
@@ -317,6 +318,43 @@ def test_recover_while_others_read_and_append(tmp_path: Path) -> None:
     found = {e.id for e in session.iter_entries()}
     assert found.issuperset(acknowledged)
     session.close()
+
+
+def test_recover_begins_between_two_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An append that saw an open session, whose parts then went, waits for the new ones (once in
+    many runs it was told that the session is closed)."""
+    session = new(tmp_path)
+    released, go = threading.Event(), threading.Event()
+    real = session_module.open_parts
+
+    def open_parts(*args: Any, **more: Any) -> Any:
+        released.set()
+        assert go.wait(10)
+        return real(*args, **more)
+
+    class Looked(Session):
+        @property
+        def _closed(self) -> bool:
+            seen: bool = self.__dict__["closed"]
+            if threading.current_thread() is threading.main_thread() and not released.is_set():
+                recovery.start()
+                assert released.wait(10)
+                threading.Timer(0.1, go.set).start()
+            return seen
+
+        @_closed.setter
+        def _closed(self, value: bool) -> None:
+            self.__dict__["closed"] = value
+
+    recovery = threading.Thread(target=session.recover)
+    session.__dict__["closed"] = session.__dict__.pop("_closed")
+    session.__class__ = Looked
+    monkeypatch.setattr(session_module, "open_parts", open_parts)
+    entry_id = session.append(custom("meanwhile"))
+    recovery.join(10)
+    session.close()
+    with Session.open(session.path) as again:
+        assert again.has(entry_id)
 
 
 def in_child(do: Callable[[], Any], seconds: int = 5) -> int | str:
