@@ -25,7 +25,7 @@ _NO_PERMISSION: Final = (errno.EACCES, errno.EPERM)
 
 def for_stranger(path: str, reason: str | None) -> str:
     """For a file that is no journal: import what can be imported, and make room for a session."""
-    importable = reason is not None and "JSONL" in reason
+    importable = reason is not None and "session import" in reason
     if not _is_in_a_store(path):
         # What lies elsewhere may belong to another program: it is not ours to move.
         if importable:

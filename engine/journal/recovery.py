@@ -411,7 +411,7 @@ def _describe_foreign(start: bytes) -> str:
     if not start.strip(b"\0"):
         return "it begins with zero bytes"
     if start.startswith(b'{"journalFrame":'):
-        return "it is a journal of JSON frames"
+        return "it is a journal of JSON frames; `treering session import` takes that"
     if start.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b"{"):
         return "it looks like plain JSONL; `treering session import` takes that"
     if start.startswith(b"SQLite format 3"):

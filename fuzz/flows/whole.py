@@ -37,6 +37,7 @@ from treering.fuzz.flows.world import (
 )
 from treering.fuzz.ledger import Expectation, Ledger
 from treering.fuzz.simdisk import SimDisk
+from treering.fuzz.targets.native import framed
 
 IMPORTED_PATH: Final = STORE.journal_path("seeded-1")
 EXPORTED_PATH: Final = "/sim/exported.jsonl"
@@ -115,7 +116,7 @@ def _source(lines: Sequence[bytes]) -> Iterator[str]:
         tempfile.NamedTemporaryFile(suffix=".jsonl") as file,
         mock.patch.object(importing, "LocalSource", opened),
     ):
-        file.write(b"".join(line + b"\n" for line in lines))
+        file.write(b"".join(lines))
         file.flush()
         yield file.name
 
@@ -123,12 +124,20 @@ def _source(lines: Sequence[bytes]) -> Iterator[str]:
 class Importing:
     """An import, which is there whole or not at all."""
 
-    def __init__(self, entries: int, *, salvage: bool = False, dictionary: bool = False) -> None:
+    def __init__(
+        self,
+        entries: int,
+        *,
+        salvage: bool = False,
+        dictionary: bool = False,
+        native: bool = False,
+    ) -> None:
         header = b'{"type":"session","version":3,"id":"old","timestamp":"2024-12-03T14:00:00.000Z"}'
         self.entries = [entry(f"i{n}", f"number {n * n} " * (n % 7)) for n in range(entries)]
-        self._lines = [header, *self.entries]
+        records = [header, *self.entries]
+        self._lines = framed(records) if native else [record + b"\n" for record in records]
         if salvage:
-            self._lines[2:2] = [_HALF]
+            self._lines[2:2] = [_HALF + b"\n"]
         self._salvage = salvage
         self._dictionary_from = 1 if dictionary else 1 << 40
 
@@ -275,6 +284,7 @@ def whole_flows() -> Iterator[Flow]:
     yield Importing(6).flow("import")
     yield Importing(5, salvage=True).flow("import-salvage")
     yield Importing(420, dictionary=True).flow("import-dictionary")
+    yield Importing(6, native=True).flow("import-native")
     yield Flow("export", make_session, exporting, check_export, ADVISORY)
     modes: tuple[RepairMode, ...] = ("salvage", "prefix")
     for mode in modes:

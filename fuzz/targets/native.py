@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, NoReturn
 
 from treering.engine.errors import TreeringError
@@ -256,7 +257,13 @@ def _sealed(line: bytes) -> bytes:
     return body + _SEAL + checksum + b'"}' + (b"\n" if tail.endswith(b"\n") else b"")
 
 
-def _chained(lines: list[bytes]) -> list[bytes]:
+def framed(payloads: Iterable[bytes]) -> list[bytes]:
+    """A journal of these payloads, line by line."""
+    before = b'{"journalFrame":1,"sequence":0,"previousChecksum":null,"payload":'
+    return _chained(before + one + _SEAL + b'"}\n' for one in payloads)
+
+
+def _chained(lines: Iterable[bytes]) -> list[bytes]:
     made: list[bytes] = []
     previous = b"null"
     for line in lines:

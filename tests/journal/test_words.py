@@ -18,7 +18,10 @@ PATH = "memory/s1.jsonl"
     ("data", "said"),
     [
         (bytes(64), "it begins with zero bytes"),
-        (b'{"journalFrame":1,"x":2}\n', "it is a journal of JSON frames"),
+        (
+            b'{"journalFrame":1,"x":2}\n',
+            "it is a journal of JSON frames; `treering session import` takes that",
+        ),
         (
             b'{"type":"session"}\n',
             "it looks like plain JSONL; `treering session import` takes that",

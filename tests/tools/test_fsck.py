@@ -172,13 +172,15 @@ class TestCases:
         assert "repair" in record["findings"][0]["next"]
 
     def test_g(self, home: Path) -> None:
-        """What is no journal says what it is; plain JSONL names the import."""
+        """What is no journal says what it is; JSONL, plain or of frames, names the import."""
         folder = home / "sessions"
         strangers = {"empty": b"", "plain": b'{"type":"session"}\n', "zero": bytes(500)}
+        strangers["frames"] = b'{"journalFrame":1,"sequence":0}\n'
         for name, content in strangers.items():
             ran, record = fsck(put(home, content, name))
             assert (ran.code, record["case"], kinds(record)) == (1, "G", ["foreign"])
-        assert "session import" in fsck(folder / "plain.jsonl")[1]["findings"][0]["next"]
+        for name in ("plain", "frames"):
+            assert "session import" in fsck(folder / f"{name}.jsonl")[1]["findings"][0]["next"]
         (folder / "dir.jsonl").mkdir()
         os.mkfifo(folder / "fifo.jsonl")
         for name in ("dir", "fifo"):

@@ -74,6 +74,7 @@ def test_kinds_of_strangers(home: Path) -> None:
     assert "empty" in rows["empty"]["reason"]
     assert "session import" in rows["plain"]["reason"]
     assert "JSON frames" in rows["frames"]["reason"]
+    assert "session import" in rows["frames"]["reason"]
     assert "FIFO" in rows["fifo"]["reason"] or "plain file" in rows["fifo"]["reason"]
     for name in ("dangling", "loop", "-bad name\n"):
         assert rows[name]["status"] != "ok"
