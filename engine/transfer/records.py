@@ -141,7 +141,7 @@ def _require_regular(status: os.stat_result, path: str) -> None:
     if stat.S_ISREG(status.st_mode):
         return
     kind = next((name for test, name in _FILE_KINDS if test(status.st_mode)), "not a file")
-    raise InvalidSource(f"the source is {kind}; only a regular file can be imported", path=path)
+    raise InvalidSource(f"the source is {kind}; only a regular file can be read", path=path)
 
 
 def is_blank(raw: bytes) -> bool:

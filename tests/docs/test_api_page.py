@@ -34,7 +34,9 @@ DOCUMENTED = re.findall(
     getSessionName getCwd getSessionDir getSessionId getSessionFile getSessionArtifactDir
     isPersisted close prepareFork forkBranch appendToolInvocation appendToolExchange navigateTree
     materializeSourceHistory getTree getLabel getSessionState getLatestAgentStatus hasUserContent
-    getCompactionCount onPersist flushNow recover
+    getCompactionCount onPersist flushNow recover assistant_request_associations
+    compaction_request_associations branch_summary_request_associations
+    refinement_planner_associations
     """,
 )
 """The names of the two documents, so that none can drop out of the table."""
