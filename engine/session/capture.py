@@ -20,6 +20,7 @@ from treering.engine.session.entry import Entry, Retention
 from treering.engine.session.reads import Reads, pieces
 from treering.engine.session.texts import all_texts
 from treering.index import Entry as Indexed
+from treering.index import Label, SessionIndex
 
 PAGE_MAX = 64
 SEARCH_MAX = 16
@@ -146,15 +147,22 @@ class Capture:
 
     def label(self, entry_id: str) -> str | None:
         """The label that the entry had then; None without one, and for an unknown entry."""
-        row = self._row(entry_id)
-        if row is None:
+        last = self.last
+
+        def look(index: SessionIndex) -> tuple[Indexed, Label | None, bool] | None:
+            row = index.by_id(entry_id)
+            if row is None or row.sequence > last:
+                return None
+            found = index.label(row.sequence)
+            position = index.position()  # behind the label: nothing later can be in it unseen
+            return row, found, position is not None and position.sequence > last
+
+        known = self._asked().ask(look)
+        if known is None:
             return None
-        found = self._reads.ask(lambda index: index.label(row.sequence))
-        changed = self._reads.ask(lambda index: index.position())
-        if changed is None or changed.sequence <= self.last:
+        row, found, later = known
+        if not later or (found is not None and found.entry <= last):
             return None if found is None else found.label
-        if found is not None and found.entry <= self.last:
-            return found.label
         return self._label_before(row)
 
     def _label_before(self, row: Indexed) -> str | None:
