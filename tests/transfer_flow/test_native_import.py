@@ -368,7 +368,7 @@ _rows = st.lists(
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(rows=_rows)
 def test_any_journal_comes_and_goes(tmp_path_factory: Any, rows: list[Any]) -> None:
@@ -541,6 +541,31 @@ def test_damage_of_our_own_names_the_next_step(tmp_path: Path) -> None:
         session.append(custom("lost"))
     write_bytes(path, before)
     refuse(tmp_path, path, AcknowledgedDataLost)
+
+
+def test_flips_and_cuts_of_our_own(tmp_path: Path) -> None:
+    """A bit of every third byte, and every length of the last part: refused with a typed error, or,
+    where the end is missing behind a whole frame, fewer entries."""
+    path = own(tmp_path)
+    shutil.rmtree(tmp_path / "other" / "session-index")  # it would tell what was acknowledged
+    whole = read_bytes(path)
+    taken = []
+    for at in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[at] ^= 1 << at % 8
+        cut = [whole[:at]] if at > len(whole) - 600 else []
+        for data in [bytes(flipped)] * (at % 3 == 0) + cut:
+            write_bytes(path, data)
+            try:
+                found = preview_import(path, cwd="/w", home_dir=store(tmp_path))
+            except TreeringError as error:
+                assert "\n" not in str(error)
+                continue
+            taken.append((at, len(data), found.prepared_entry_count))
+    assert all(count <= 7 for _, _, count in taken)
+    assert all(size < len(whole) for _, size, _ in taken), "a flipped bit was taken"
+    assert 0 < len({size for _, size, _ in taken}) == len(taken) < 20
+    assert not Path(store(tmp_path)).exists()
 
 
 @pytest.mark.parametrize("version", ["1", "2", "4"])
