@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from treering.engine import environment
@@ -119,8 +119,12 @@ class NewJournal:
         if dictionary is not None:
             self.add([Record(Kind.DICTIONARY, dictionary.payload)])
 
-    def add(self, records: Iterable[Record]) -> None:
-        """Append frames to the new journal.
+    def add(
+        self,
+        records: Iterable[Record],
+        seen: Callable[[list[Record], list[Frame]], None] | None = None,
+    ) -> None:
+        """Append frames to the new journal; ``seen`` is told each group with its frames.
 
         Raises:
             StorageFull, StorageError: the caller abandons the journal.
@@ -128,6 +132,8 @@ class NewJournal:
         for group in _groups(records):
             pieces, frames, self._state = self._builder.build(group, self._state)
             self._last = frames[-1]
+            if seen is not None:
+                seen(group, frames)
             self._pieces += pieces
             self._pending += sum(map(len, pieces))
             if self._pending >= WRITE_BYTES_MAX:

@@ -8,12 +8,11 @@ do not matter. When it refuses, nothing was written and the old context holds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from treering.engine.errors import Conflict, Invalid, InvalidContextEpoch
-from treering.engine.journal.format import FLAG_QUALIFICATION_SHIFT, QUALIFICATIONS
 from treering.engine.session.admission import admit
 from treering.engine.session.context_epoch_recipe import (
     MARKER,
@@ -27,19 +26,17 @@ from treering.engine.session.context_epoch_recipe import (
     check_recipe,
 )
 from treering.engine.session.context_epochs import (
-    QUALIFICATION,
     SKILL_KINDS,
     VIEW_KINDS,
     entry_ref,
     frozen_revision,
     snapshot_of,
 )
+from treering.engine.session.entry import CONTEXT_EPOCH_FLAGS
 from treering.engine.session.output_links import LinkedCompaction, Origin, OutputLink
 from treering.engine.session.reads import Reads, pieces
 from treering.engine.session.verbs import compaction
 from treering.index import Entry as Indexed
-
-FLAGS: Final = QUALIFICATIONS.index(QUALIFICATION) << FLAG_QUALIFICATION_SHIFT
 
 
 class ContextEpochAck(NamedTuple):
@@ -185,7 +182,7 @@ def _views(reads: Reads, moment: Snapshot, rows: Sequence[Indexed]) -> dict[str,
         for row, entry in zip(piece, reads._load(piece), strict=True):
             view = View(
                 moment,
-                entry_ref(row, entry, reads.path),
+                entry_ref(row, entry.flags, reads.path),
                 frozen_revision(reads, row, moment.source_sequence),
             )
             if row.kind == "compaction":
@@ -231,7 +228,7 @@ def activation(
     own = {} if details is None else dict(details)
     admit({**entry, "details": own})
     entry["details"] = {**own, MARKER: msgspec.json.decode(candidate._encoded)}
-    return LinkedCompaction(entry, links, origin=origin, flags=FLAGS)
+    return LinkedCompaction(entry, links, origin=origin, flags=CONTEXT_EPOCH_FLAGS)
 
 
 def continuation(kind: str, through: Snapshot) -> Continuation:

@@ -19,7 +19,13 @@ from msgspec import UNSET
 
 from treering.engine import home
 from treering.engine.errors import InvalidContextEpoch
-from treering.engine.journal.format import ENVELOPE_BYTES
+from treering.engine.journal.format import (
+    ENVELOPE_BYTES,
+    FLAG_QUALIFICATION_MASK,
+    FLAG_QUALIFICATION_SHIFT,
+    FLAG_RETAINED,
+    QUALIFICATIONS,
+)
 from treering.engine.json_text import decode_or_none
 from treering.engine.session.attribution import attributions
 from treering.engine.session.capture import SourceRef
@@ -35,12 +41,11 @@ from treering.engine.session.context_epoch_recipe import (
     check_control,
     decode_recipe,
 )
-from treering.engine.session.entry import Entry
+from treering.engine.session.entry import Entry, is_context_epoch
 from treering.engine.session.reads import Reads, pieces
 from treering.index import Entry as Indexed
 from treering.index import SessionIndex
 
-QUALIFICATION: Final = "native-context-epoch"
 VIEW_KINDS: Final = ("message", "custom_message", "branch_summary", "compaction")
 SKILL_KINDS: Final = ("custom", "custom_message")
 
@@ -95,7 +100,7 @@ def active_context_epoch(reads: Reads, leaf_id: str | None) -> ActiveContextEpoc
     if found is None:
         return None
     recipe, body = found
-    if compaction.retention is not None or compaction.qualification != QUALIFICATION:
+    if not is_context_epoch(compaction.flags):
         raise _refused(reads, compaction, "it came with an import, or the engine did not write it")
     try:
         check_control(recipe, Control(body.summary, body.first_kept_entry_id, body.tokens_before))
@@ -143,7 +148,7 @@ def snapshot_of(source: SourceRef) -> Snapshot:
     return msgspec.convert(source.as_json(), Snapshot)
 
 
-def entry_ref(row: Indexed, entry: Entry, path: str) -> EntryRef:
+def entry_ref(row: Indexed, flags: int, path: str) -> EntryRef:
     """Everything that identifies the frame of an entry."""
     kind: Any = row.kind
     ref = EntryRef(
@@ -152,17 +157,18 @@ def entry_ref(row: Indexed, entry: Entry, path: str) -> EntryRef:
         kind,
         Locator(path, row.offset, ENVELOPE_BYTES + row.stored),
         row.revision.hex(),
-        authority=_authority(row, entry),
+        authority=_authority(row, retained=bool(flags & FLAG_RETAINED)),
     )
-    if entry.qualification is not None:
-        ref.qualification = entry.qualification
-    if entry.retention is not None:
-        ref.retention = entry.retention
+    qualification = QUALIFICATIONS[(flags & FLAG_QUALIFICATION_MASK) >> FLAG_QUALIFICATION_SHIFT]
+    if qualification is not None:
+        ref.qualification = qualification
+    if flags & FLAG_RETAINED:
+        ref.retention = "retained-import"
     return ref
 
 
-def _authority(row: Indexed, entry: Entry) -> Any:
-    if entry.retention is not None:
+def _authority(row: Indexed, *, retained: bool) -> Any:
+    if retained:
         return "imported"
     if row.kind != "message":
         return "runtime"
@@ -297,7 +303,7 @@ class _Verification:
                 )
 
     def _check_ref(self, view: View, row: Indexed, entry: Entry) -> None:
-        now = entry_ref(row, entry, view.ref.locator.path)
+        now = entry_ref(row, entry.flags, view.ref.locator.path)
         now.authority = view.ref.authority  # said of the entry, not part of what it is
         up_to = view.source.source_sequence
         if view.ref != now or view.source_revision != frozen_revision(self._reads, row, up_to):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from treering.engine.journal.format import (
     FLAG_QUALIFICATION_MASK,
@@ -14,6 +14,14 @@ from treering.engine.session.entries import KnownEntry, UnknownEntry, decode_ent
 from treering.engine.session.facts import Facts, facts_of
 
 Retention = Literal["retained-import"]
+
+CONTEXT_EPOCH: Final = "native-context-epoch"
+CONTEXT_EPOCH_FLAGS: Final = QUALIFICATIONS.index(CONTEXT_EPOCH) << FLAG_QUALIFICATION_SHIFT
+
+
+def is_context_epoch(flags: int) -> bool:
+    """Whether frame flags say that the engine wrote a context epoch here, itself."""
+    return flags & (FLAG_QUALIFICATION_MASK | FLAG_RETAINED) == CONTEXT_EPOCH_FLAGS
 
 
 class Entry(NamedTuple):

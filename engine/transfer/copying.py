@@ -28,6 +28,7 @@ from treering.engine.session.entries import decode_header
 from treering.engine.session.entry import Entry
 from treering.engine.session.reads import Reads
 from treering.engine.transfer import importing
+from treering.engine.transfer.context_epoch_copy import EpochSource
 from treering.engine.transfer.depth import check_depth, depth_of_source
 from treering.engine.transfer.importing import Destination
 from treering.engine.transfer.journal_source import JournalSource
@@ -195,7 +196,9 @@ class PreparedFork:
         large = path.json_bytes >= importing.DICTIONARY_FROM_JSON_BYTES
         copy = path.copy()
         samples = path.raws if large else None
-        made, made_id = _publish(to, path.provenance(), path.header, samples, copy.records)
+        made, made_id = _publish(
+            to, path.provenance(), path.header, samples, copy.records, path.epochs()
+        )
         return CopyResult(
             made,
             made_id,
@@ -305,7 +308,14 @@ def _cwd_of(header: bytes) -> str:
 def _fork_journal(source: JournalSource, to: Destination) -> CopyResult:
     large = source.size >= importing.DICTIONARY_FROM_JSON_BYTES
     samples = source.samples if large else None
-    path, session_id = _publish(to, source.provenance(), source.header, samples, source.records)
+    path, session_id = _publish(
+        to,
+        source.provenance(),
+        source.header,
+        samples,
+        source.records,
+        source.epochs(lowered=False),
+    )
     return CopyResult(
         path,
         session_id,
@@ -323,10 +333,11 @@ def _publish(
     source_header: bytes,
     samples: Callable[[], Iterable[bytes]] | None,
     records: Callable[[], Iterator[Record]],
+    epochs: EpochSource | None,
 ) -> tuple[str, str]:
     """Make the new session; its path and id."""
     provenance = msgspec.json.encode(facts) + b"\0" + source_header
-    made = importing.publish(to, "fork", provenance, samples, records)
+    made = importing.publish(to, "fork", provenance, samples, records, epochs)
     made.owner.release()
     return made.path, made.session_id
 

@@ -29,8 +29,10 @@ from treering.engine.journal.payload import Dictionary
 from treering.engine.journal.publish import NewJournal
 from treering.engine.json_text import clean
 from treering.engine.session.trash import check_not_deleted
+from treering.engine.transfer.context_epoch_copy import EpochSource, Target, with_epoch
 from treering.engine.transfer.journal_source import JournalSource
 from treering.engine.transfer.legacy import Analysis, CopyLimits, analyse, detect, prepare
+from treering.engine.transfer.legacy_read import FrameFacts
 from treering.engine.transfer.records import LocalSource
 
 SESSION_VERSION = 3
@@ -164,6 +166,7 @@ class Contents(NamedTuple):
     """Entries to train a dictionary on."""
     records: Callable[[], Iterator[Record]]
     read_at: Callable[[int, int], bytes]
+    epochs: EpochSource | None = None
 
 
 @contextmanager
@@ -197,6 +200,12 @@ def line_contents(source: LocalSource, analysis: Analysis, *, lowered: bool) -> 
                 flags = entry.frame.flags | (FLAG_RETAINED if lowered else 0)
             yield Record(kind, entry.raw, flags)
 
+    def again() -> Iterator[tuple[Record, FrameFacts | None]]:
+        yield from zip(records(), (entry.frame for entry in prepare(source, analysis)), strict=True)
+
+    epochs = None
+    if analysis.context_epochs:
+        epochs = EpochSource(analysis.header.id or "", source.path, lowered, again)
     return Contents(
         source.path,
         analysis,
@@ -204,6 +213,7 @@ def line_contents(source: LocalSource, analysis: Analysis, *, lowered: bool) -> 
         lambda: (entry.raw for entry in prepare(source, analysis)),
         records,
         source.read_at,
+        epochs,
     )
 
 
@@ -230,6 +240,7 @@ def _journal_contents(source: JournalSource, limits: CopyLimits | None) -> Conte
         source.samples,
         records,
         source.read_at,
+        source.epochs(lowered=True),
     )
 
 
@@ -240,8 +251,9 @@ def publish_contents(contents: Contents, to: Destination, purpose: Purpose) -> I
     """
     preview = _preview(contents, to.cwd, to.store)
     large = contents.analysis.json_bytes >= DICTIONARY_FROM_JSON_BYTES
+    samples = contents.samples if large else None
     path, session_id, owner = publish(
-        to, purpose, contents.provenance, contents.samples if large else None, contents.records
+        to, purpose, contents.provenance, samples, contents.records, contents.epochs
     )
     try:
         quarantine = _keep_left_out(to, session_id, contents)
@@ -264,10 +276,12 @@ def publish(
     provenance: bytes,
     samples: Callable[[], Iterable[bytes]] | None,
     records: Callable[[], Iterator[Record]],
+    epochs: EpochSource | None = None,
 ) -> Published:
     """Build the new session and give it its name.
 
-    ``samples`` are entries for a dictionary, None where it would not pay.
+    ``samples`` are entries for a dictionary, None where it would not pay; ``epochs`` is there when
+    a context epoch may have to be made again.
     """
     session_id = to.session_id or environment.new_session_id()
     path = to.store.journal_path(session_id)
@@ -291,7 +305,11 @@ def publish(
             dictionary = trained_on(samples())
         if dictionary is not None:
             new.add_dictionary(dictionary)
-        new.add(records())
+        if epochs is None:
+            new.add(records())
+        else:
+            persistent = not isinstance(to.disk, MemoryDisk)
+            with_epoch(new, records, epochs, Target(session_id, path, persistent))
         owner, _ = new.publish(path)
     except BaseException:
         new.abandon()

@@ -18,13 +18,22 @@ from treering.engine.errors import (
 )
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.disk import File
-from treering.engine.journal.format import FLAG_QUALIFICATION_MASK, FLAG_RETAINED, Frame, Kind
+from treering.engine.journal.format import (
+    ENVELOPE_BYTES,
+    FLAG_QUALIFICATION_MASK,
+    FLAG_RETAINED,
+    Frame,
+    Kind,
+)
 from treering.engine.journal.history import Walk
 from treering.engine.journal.reader import FileBytes
 from treering.engine.journal.recovery import Examination
 from treering.engine.json_text import BadRecordError, check
+from treering.engine.session.entries import decode_header
+from treering.engine.session.entry import is_context_epoch
 from treering.engine.session.filling import remembered_watermark
 from treering.engine.session.view import examine_again
+from treering.engine.transfer.context_epoch_copy import EpochSource
 from treering.engine.transfer.legacy_model import Analysis, CopyLimits
 from treering.engine.transfer.legacy_read import FrameFacts, Whole
 from treering.engine.transfer.legacy_scan import Scan
@@ -64,6 +73,8 @@ class JournalSource:
         self._skipped = len(history.skipped)
         self.header = self._shared.payload_of(history.session)
         """The session header as stored."""
+        self.has_context_epochs = False
+        """Whether a look at every frame has found one that the engine wrote itself."""
         self._ambiguous = False
         if history.provenance is not None:
             facts = self._shared.payload_of(history.provenance).partition(b"\0")[0]
@@ -89,12 +100,12 @@ class JournalSource:
 
     def check_limits(self, limits: CopyLimits | None) -> None:
         """Raise LimitExceeded when a copy of it would hold more; stops counting there."""
-        if limits is None:
-            return
+        limits = limits or CopyLimits(None, None)
         entries, size = 0, len(self.header)
         check_limit(limits.json_bytes, size, "bytes of JSON", self.path)
         for frame, _ in Walk(self._source, self._journal_id, shared=self._shared).visible():
             if frame.kind != Kind.LEAF:
+                self.has_context_epochs |= is_context_epoch(frame.flags)
                 entries, size = entries + 1, size + frame.raw
                 check_limit(limits.entries, entries, "entries", self.path)
                 check_limit(limits.json_bytes, size, "bytes of JSON", self.path)
@@ -112,6 +123,7 @@ class JournalSource:
         scan.take(self._item(self._session, self.header))
         for frame, payload in self._visible():
             if frame.kind != Kind.LEAF:
+                self.has_context_epochs |= is_context_epoch(frame.flags)
                 scan.take(self._item(frame, payload))
         scan.finish()
         if analysis.version != _VERSION:
@@ -124,7 +136,7 @@ class JournalSource:
         return analysis
 
     def _item(self, frame: Frame, payload: bytes) -> Whole:
-        facts = FrameFacts(frame.sequence, frame.revision.hex(), frame.flags & KEPT_FLAGS)
+        facts = frame_facts(frame)
         try:
             fields = check(payload)
         except BadRecordError as error:
@@ -149,6 +161,19 @@ class JournalSource:
                 unproven += frame.sequence >= self._proven_below
             yield Record(frame.kind, payload, frame.flags & KEPT_FLAGS)
         self.entries, self.unproven = entries, unproven
+
+    def epochs(self, *, lowered: bool) -> EpochSource | None:
+        """What a copy needs for its context epoch; None when there is none to look for."""
+        if not self.has_context_epochs:
+            return None
+        header = decode_header(self.header)
+        session_id = "" if header is None or header.id is None else header.id
+        return EpochSource(session_id, self.path, lowered, self._records_again)
+
+    def _records_again(self) -> Iterator[tuple[Record, FrameFacts | None]]:
+        for frame, payload in self._visible():
+            facts = None if frame.kind == Kind.LEAF else frame_facts(frame)
+            yield Record(frame.kind, payload, frame.flags & KEPT_FLAGS), facts
 
     def samples(self) -> Iterator[bytes]:
         """The entries, to train a dictionary on."""
@@ -223,3 +248,14 @@ def check_limit(limit: int | None, need: int, what: str, path: str) -> None:
             path=path,
             next_step=NO_LIMIT_STEP,
         )
+
+
+def frame_facts(frame: Frame) -> FrameFacts:
+    """What a frame of ours says beside its payload."""
+    return FrameFacts(
+        frame.sequence,
+        frame.revision.hex(),
+        frame.flags & KEPT_FLAGS,
+        frame.offset,
+        ENVELOPE_BYTES + frame.stored,
+    )

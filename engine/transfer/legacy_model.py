@@ -81,6 +81,8 @@ class Analysis:
     header: Header | None = None
     header_position: int | None = None
     """Place of the header among the records; not 0 when a salvage found it later."""
+    context_epochs: bool = False
+    """Whether a frame says that the engine wrote a context epoch there, itself."""
     digest: str = ""
     """XXH3-128 of the captured bytes, 32 hex digits."""
     entry_count: int = 0

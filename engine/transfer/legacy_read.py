@@ -48,6 +48,10 @@ class FrameFacts(NamedTuple):
     """The frame's checksum in hexadecimal, as its own format has it."""
     flags: int
     """Retention and qualification, as the flags of a frame."""
+    offset: int
+    """Of the frame in its file, in bytes."""
+    length: int
+    """Of the whole frame, in bytes."""
 
 
 class Whole(NamedTuple):

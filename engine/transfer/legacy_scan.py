@@ -7,6 +7,7 @@ from typing import Final
 
 from treering.engine.errors import InvalidSource, LimitExceeded, Unsupported
 from treering.engine.json_text import clean, members, text_of
+from treering.engine.session.entry import is_context_epoch
 from treering.engine.transfer.legacy_model import (
     BLANK_RUNS_MAX,
     BLANK_TEXT_BYTES_MAX,
@@ -75,6 +76,7 @@ class Scan:
             self._note_shared(item.number)
         if item.frame is not None:
             self._note_sequence(item.frame.sequence)
+            analysis.context_epochs |= is_context_epoch(item.frame.flags)
         analysis.json_bytes += len(item.raw)
         self._within(item, "bytes of JSON", self._limits.json_bytes, analysis.json_bytes)
         self._oddities.note_bytes(item.raw, item.fields)

@@ -129,7 +129,7 @@ class _Chain:
         payload = raw[prefix.end() : end]
         fields = _checked(payload)
         self._sequence, self._previous = sequence + 1, suffix[1]
-        facts = FrameFacts(sequence, suffix[1].decode(), flags)
+        facts = FrameFacts(sequence, suffix[1].decode(), flags, line.offset, len(raw) + 1)
         return Whole(line.number, line.offset, payload, fields, frame=facts)
 
     def _check_place(self, sequence: int, previous: bytes | None) -> None:

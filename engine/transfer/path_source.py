@@ -10,18 +10,20 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
-from treering.engine import environment
+from treering.engine import environment, home
 from treering.engine.errors import NotFound, SourceChanged
 from treering.engine.journal import control
 from treering.engine.journal.admissible import Record
-from treering.engine.journal.format import Kind
+from treering.engine.journal.format import ENVELOPE_BYTES, Kind
 from treering.engine.limits import PAGE_ENTRIES
-from treering.engine.session.entry import Entry
+from treering.engine.session.entry import Entry, is_context_epoch
 from treering.engine.session.facts import facts_of
 from treering.engine.session.reads import Reads, pieces
 from treering.engine.session.view import SessionView
+from treering.engine.transfer.context_epoch_copy import EpochSource
 from treering.engine.transfer.journal_source import KEPT_FLAGS, check_limit, refuse_unfit
 from treering.engine.transfer.legacy_model import CopyLimits
+from treering.engine.transfer.legacy_read import FrameFacts
 from treering.engine.transfer.relinking import AmbiguousNames, Chain, Names, json_text
 from treering.index import Entry as Indexed
 from treering.index import SessionIndex
@@ -52,6 +54,7 @@ class PathSource:
         self._labels: list[_Carried] = []
         self._ambiguous = False
         self._last_sequence = 0
+        self._has_epochs = False
         reads.ask(lambda index: self._capture(index, leaf_id))
         self.entries = 0
         """Entries that are kept, without new labels."""
@@ -86,6 +89,7 @@ class PathSource:
         check_limit(limits.entries, labels, "entries", self.path)
         for row in self._rows():
             if row.kind != LABEL:
+                self._has_epochs |= is_context_epoch(row.flags)
                 self.entries += 1
                 self.json_bytes += row.raw
                 check_limit(limits.entries, self.entries + labels, "entries", self.path)
@@ -141,6 +145,13 @@ class PathSource:
         """One pass over it."""
         return PathCopy(self)
 
+    def epochs(self) -> EpochSource | None:
+        """What a copy needs for its context epoch; None when there is none to look for."""
+        if not self._has_epochs:
+            return None
+        session_id = home.session_id_of(self.path)
+        return EpochSource(session_id, self.path, lowered=False, again=lambda: self.copy().traced())
+
 
 def refuse_unfit_view(reads: Reads) -> None:
     """Refuse a view of a session that is damaged or not understood.
@@ -170,6 +181,10 @@ class PathCopy:
 
     def records(self) -> Iterator[Record]:
         """Entries of the path, the labels, and the position where the last record is not it."""
+        return (record for record, _ in self.traced())
+
+    def traced(self) -> Iterator[tuple[Record, FrameFacts | None]]:
+        """The same, each with the frame that it came from, if it did."""
         source, chain = self._source, self._chain
         targets = dict.fromkeys((one.target.sequence for one in source._labels), "")
         moves = True
@@ -181,15 +196,19 @@ class PathCopy:
             self.unproven += entry.unproven
             request = row.kind == "request"
             moves = not request and facts_of(raw).moves_leaf
-            yield Record(Kind.REQUEST if request else Kind.ENTRY, raw, entry.flags & KEPT_FLAGS)
+            kind, flags = Kind.REQUEST if request else Kind.ENTRY, entry.flags & KEPT_FLAGS
+            length = ENVELOPE_BYTES + row.stored
+            frame = FrameFacts(row.sequence, row.revision.hex(), flags, row.offset, length)
+            yield Record(kind, raw, flags), frame
             if row.sequence in targets:
                 assert chain.last is not None
                 targets[row.sequence] = chain.last
         end = chain.last
-        yield from self._carried(targets)
+        for record in self._carried(targets):
+            yield record, None
         if end is not None and (self.labels or not moves):
             leaf = control.Leaf(self._names.address_of(end))
-            yield Record(Kind.LEAF, control.encode(leaf))
+            yield Record(Kind.LEAF, control.encode(leaf)), None
 
     def _carried(self, targets: dict[int, str]) -> Iterator[Record]:
         """The labels as new entries, with the bytes and the time of those that set them."""

@@ -25,8 +25,9 @@ from treering.engine import (
 )
 from treering.engine.session.admission import admit
 from treering.engine.session.captured import CapturedSource
-from treering.engine.session.context_epoch_making import FLAGS, ContextEpochAck
+from treering.engine.session.context_epoch_making import ContextEpochAck
 from treering.engine.session.context_epochs import ActiveContextEpoch
+from treering.engine.session.entry import CONTEXT_EPOCH_FLAGS
 
 
 async def talked(manager: SessionManager, turns: int = 4) -> list[str]:
@@ -367,7 +368,7 @@ async def test_views_of_compactions_count_what_they_kept(tmp_path: Path) -> None
 # What stands in a journal and is none
 
 
-async def forged(manager: SessionManager, change: Any, *, flags: int = FLAGS) -> None:
+async def forged(manager: SessionManager, change: Any, *, flags: int = CONTEXT_EPOCH_FLAGS) -> None:
     """Write the recipe of an epoch again, changed, as nobody but the engine could."""
     found = await active(manager)
     entry = await manager.read_entry(found.entry_id)
@@ -466,7 +467,7 @@ async def test_a_recipe_that_is_not_qualified_is_refused(tmp_path: Path) -> None
     async with await made(tmp_path) as manager:
         ids = await talked(manager)
         await activated(manager, [ids[0], ids[1], ids[6]])
-        for flags in (0, 1 << 1, FLAGS | 1):
+        for flags in (0, 1 << 1, CONTEXT_EPOCH_FLAGS | 1):
             await forged(manager, lambda *_: None, flags=flags)
             with pytest.raises(InvalidContextEpoch):
                 await manager.read_active_context_epoch()
