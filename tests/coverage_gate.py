@@ -40,7 +40,15 @@ REST_PERCENT: Final = 95.0
 EXCEPTIONS: Final[dict[tuple[str, str], str]] = {}
 """(file, text of the line) -> why no test takes it."""
 
-FOLDERS: Final = ("journal", "index", "transfer", "transfer_flow", "session", "tools")
+FOLDERS: Final = (
+    "journal",
+    "index",
+    "transfer",
+    "transfer_flow",
+    "session",
+    "associations",
+    "tools",
+)
 IN_PROCESSES: Final = ("entry", "review_commands", "terminal", "fsck", "corners")
 """Tests of tools that run commands in processes of their own, which are measured, too."""
 START: Final = "not start_ and not vectors"

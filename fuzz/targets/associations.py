@@ -215,7 +215,7 @@ class _Rules:
             return None
         if any(attempts.count(each) > 1 for each in attempts) or not _is_source(source):
             return None
-        if not _same(self._header.entry.get("id"), source["sessionId"]):
+        if not _same(self._header.entry.get("id"), link["source"]["sessionId"]):
             return None
         if not all(self._is_recorded(each, link, purpose, detail) for each in attempts):
             return None

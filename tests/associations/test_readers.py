@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -41,6 +42,7 @@ from treering import (
     NotFound,
     Session,
     SessionView,
+    StorageError,
     TreeringError,
     Unsupported,
     aggregate_associations,
@@ -48,7 +50,8 @@ from treering import (
     import_session,
     request_associations,
 )
-from treering.engine.associations.matching import ID_NAMES
+from treering.engine.associations.matching import ID_NAMES, Matcher
+from treering.engine.journal.disk import LOCAL_DISK
 from treering.engine.session.admission import admit
 
 MAIN = "assistant_request_associations"
@@ -603,3 +606,56 @@ def test_numbers_that_nobody_can_hold(tmp_path: Path) -> None:
             (element,) = request_associations(path)[MAIN]
             assert element["recorded_request"] is None
             assert element["assistant_entry_id"] == (None if "id" in name[:4] else "m")
+
+
+# Corners
+
+
+def test_verifying_what_has_few_newlines(tmp_path: Path) -> None:
+    """A torn end longer than what is read at once; a torn file without any newline."""
+    path = write(tmp_path / "t.jsonl", json_frames(WHOLE) + b'{"journalFrame":1' + b"x" * 3_000_000)
+    assert alone(request_associations(path, verify=True)) == MATCHED
+    path.write_bytes(json_frames([header()])[:-1])
+    assert not any(request_associations(path, verify=True).values())
+
+
+def test_entries_of_other_kinds_mean_nothing_to_a_matcher() -> None:
+    matcher = Matcher()
+    others = ({"type": "label"}, {"type": "custom", "customType": "x"}, {"type": ["message"]}, {})
+    for entry in (header(), *others, {"type": "message", "message": {"role": "user"}}):
+        matcher.take(entry, original=True, compaction_original=True)
+    assert alone(matcher.report() or {}) == {}
+
+
+def test_a_header_that_is_lost_under_a_view(tmp_path: Path) -> None:
+    path = put(make_store(tmp_path), our_journal(WHOLE))
+    with SessionView.open(path) as view:
+        with open(path, "r+b") as file:
+            file.seek(HEADER_BYTES + 70)
+            file.write(bytes(400))
+        with pytest.raises(Damaged, match="header is lost"):
+            request_associations(view)
+
+
+def test_a_file_that_cannot_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = put(make_store(tmp_path), our_journal(WHOLE))
+    broken = OSError(errno.EIO, "Input/output error")
+
+    class Unwilling(type(LOCAL_DISK)):  # type: ignore[misc]
+        def open(self, path: str, *, write: bool = False) -> Any:
+            file = super().open(path, write=write)
+            looked = file.stat()
+            stats = iter([looked])
+
+            def stat() -> Any:
+                found = next(stats, None)
+                if found is None:
+                    raise broken
+                return found
+
+            file.stat = stat
+            return file
+
+    monkeypatch.setattr("treering.engine.associations.raw.LOCAL_DISK", Unwilling())
+    with pytest.raises(StorageError, match="look at the session"):
+        request_associations(path)

@@ -67,13 +67,12 @@ def on(path: Path, work: Callable[[SessionManager], Awaitable[None]]) -> str:
 
 def known(report: dict[str, Any]) -> dict[str, list[bool]]:
     """Which outputs, parts of them included, have a link."""
-    found = {}
-    for name, elements in report.items():
-        if name == COMPACTION:
-            none = [{"recorded_request": None}]
-            elements = [part for one in elements for part in one["recorded_requests"] or none]
-        found[name] = [one["recorded_request"] is not None for one in elements]
-    return found
+    none = [{"recorded_request": None}]
+    parts = [part for one in report[COMPACTION] for part in one["recorded_requests"] or none]
+    return {
+        name: [one["recorded_request"] is not None for one in elements]
+        for name, elements in {**report, COMPACTION: parts}.items()
+    }
 
 
 LINKED = {
