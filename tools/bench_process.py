@@ -40,9 +40,10 @@ def memory(folder: str, entries: int) -> Iterator[Figure]:
         yield Figure(row, what, answer["peak"], "MiB", None, None, 1)
     answer = _child(f"{folder}-chain", entries, "manager")
     what = (
-        f"peak memory: SessionManager of {entries:,} entries, index build, appends, all entries"
-        f" read (after imports {answer['start']:.0f}, index {answer['index']:.0f},"
-        f" {APPENDS:,} appends at once {answer['appends']:.0f})"
+        f"peak memory: SessionManager of {entries:,} entries, index build, reads"
+        f" (after imports {answer['start']:.0f}, index {answer['index']:.0f},"
+        f" {APPENDS:,} appends at once {answer['appends']:.0f}, all entries"
+        f" {answer['entries']:.0f}, then {PATH_PAGE:,} of a path)"
     )
     yield Figure("memory-manager", what, answer["peak"], "MiB", None, None, 1)
 
@@ -91,9 +92,13 @@ async def child_of_manager(home: str, entries: int) -> dict[str, float]:
         peaks["appends"] = peak_mib()
 
         async def count(history: CapturedHistory) -> int:
-            return len([None async for _ in history.iterate_entries()])
+            found = 0
+            async for _ in history.iterate_entries():
+                found += 1
+            return found
 
         assert await manager.read_source_history(count) == entries + APPENDS
+        peaks["entries"] = peak_mib()
         await manager.read_branch_page(start=max(0, entries - PATH_PAGE), limit=PATH_PAGE)
     peaks["peak"] = peak_mib()
     return peaks
