@@ -59,7 +59,7 @@ def short_entry_ids(count: int) -> list[str]:
 
 
 def long_entry_id() -> str:
-    """A UUIDv4, for when nobody can check."""
+    """A UUIDv4, for when nobody can check; also for requests."""
     return str(uuid.uuid4())
 
 

@@ -100,7 +100,7 @@ class Capture:
         self.last = source.source_sequence
 
     @classmethod
-    def now(cls, reads: Reads, *, session_file: str | None, session_id: str) -> Self:
+    def current(cls, reads: Reads, *, session_file: str | None, session_id: str) -> Self:
         """What it holds at this moment."""
         leaf_id = reads.leaf_id
         position = reads.ask(lambda index: index.position())

@@ -7,7 +7,6 @@ belong. Everything that is read through it is clipped to it.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -224,7 +223,7 @@ class Operation:
         self._captured = captured
         self.purpose = purpose
         self.detail = detail
-        self.id = _fresh_id() if operation_id is None else operation_id
+        self.id = environment.long_entry_id() if operation_id is None else operation_id
         self._common = common
         self._open: dict[str, bool] = {}
         """Attempts in order, and whether one of their records is still missing."""
@@ -237,7 +236,7 @@ class Operation:
         Raises as :meth:`CapturedSource.admit`; then it must not be sent.
         """
         if attempt_id is None:
-            attempt_id = _fresh_id()
+            attempt_id = environment.long_entry_id()
         self._open[attempt_id] = True
         await self._captured.admit(self._event(attempt_id, descriptor=descriptor, **more))
         return attempt_id
@@ -280,10 +279,6 @@ class Operation:
             **self._common,
             **own,
         }
-
-
-def _fresh_id() -> str:
-    return str(uuid.UUID(bytes=environment.random_bytes(16), version=4))
 
 
 async def written_directly(work: Callable[[Session], Stored], source: Source) -> Any:

@@ -27,6 +27,7 @@ from treering.engine.session.manager_parts import Source, Threads
 from treering.engine.session.reads import Reads
 from treering.engine.session.tree import Tree, TreeNode, build_tree
 from treering.index import SessionIndex
+from treering.index import SessionIndex
 
 _Answer = TypeVar("_Answer")
 
@@ -148,7 +149,7 @@ class ManagerReads:
 
     def _capture(self, source: Source) -> Capture:
         reads = source.reads
-        return Capture.now(reads, session_file=source.file, session_id=reads.id)
+        return Capture.current(reads, session_file=source.file, session_id=reads.id)
 
     async def _ask(self, question: Callable[[Capture], _Answer]) -> _Answer:
         """The answer of this moment: captured and asked in one turn of the thread."""
@@ -194,7 +195,14 @@ class ManagerReads:
 
     async def read_label(self, entry_id: str) -> str | None:
         """The label that the entry has now; the last one in the whole session decides."""
-        return await self._ask(lambda capture: capture.label(entry_id))
+
+        def look(index: SessionIndex) -> str | None:
+            row = index.by_id(entry_id)
+            found = None if row is None else index.label(row.sequence)
+            return None if found is None else found.label
+
+        # One question is one moment: nothing has to be captured for it.
+        return await self._paged(lambda reads: reads.ask(look))
 
     async def read_entries(self, limits: ReadLimits = DEFAULT_LIMITS) -> list[Entry]:
         """All entries in journal order, without the header.

@@ -171,7 +171,7 @@ def branch_summary(
     *,
     from_hook: bool | None = None,
     usage: Any = None,
-) -> EntryInput:
+) -> dict[str, Any]:
     """The entry of ``branch_with_summary``: below ``entry_id``, and not below the leaf."""
     return {
         "type": "branch_summary",

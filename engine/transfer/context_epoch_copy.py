@@ -331,7 +331,7 @@ def _record(raw: bytes, recipe: Recipe) -> Record:
     """The new compaction: as the copied one, with its own recipe, and without its usage."""
     value: dict[str, Any] = msgspec.json.decode(raw)
     details = {**value["details"], MARKER: msgspec.json.decode(recipe.encoded())}
-    kept = {
+    kept: dict[str, Any] = {
         name: value[name]
         for name in (
             "summary",

@@ -205,7 +205,9 @@ def line_contents(source: LocalSource, analysis: Analysis, *, lowered: bool) -> 
 
     epochs = None
     if analysis.context_epochs:
-        epochs = EpochSource(analysis.header.id or "", source.path, lowered, again)
+        header = analysis.header
+        session_id = "" if header is None or header.id is None else header.id
+        epochs = EpochSource(session_id, source.path, lowered, again)
     return Contents(
         source.path,
         analysis,

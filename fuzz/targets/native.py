@@ -207,7 +207,7 @@ def _whole(data: bytes, *, salvage: bool) -> None:
 
 # Mutations
 
-_PLACE: Final = re.compile(rb'"sequence":[^,]*,"previousChecksum":("[^"]*"|[^,]*)')
+_PLACE: Final = re.compile(rb'"sequence":[^,]*,"previousChecksum":(?:"[^"]*"|[^,]*)')
 _SEAL: Final = b',"checksum":"'
 
 
@@ -268,7 +268,7 @@ def _chained(lines: Iterable[bytes]) -> list[bytes]:
     previous = b"null"
     for line in lines:
         place = b'"sequence":%d,"previousChecksum":%s' % (len(made), previous)
-        made.append(_sealed(_PLACE.sub(lambda _, place=place: place, line, count=1)))
+        made.append(_sealed(place.join(_PLACE.split(line, maxsplit=1))))
         previous = b'"%s"' % made[-1].rpartition(_SEAL)[2][:64]
     return made
 

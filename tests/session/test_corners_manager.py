@@ -39,7 +39,7 @@ def test_limits_that_are_none(tmp_path: Path, limit: object) -> None:
     """A limit is a positive whole number, or None."""
     with new(tmp_path) as session:
         session.append_message(user())
-        capture = Capture.now(session, session_file=session.path, session_id=session.id)
+        capture = Capture.current(session, session_file=session.path, session_id=session.id)
         with pytest.raises(Invalid):
             capture.entries(ReadLimits(limit))  # type: ignore[arg-type]
         with pytest.raises(Invalid):
@@ -53,7 +53,7 @@ def test_labels_of_a_capture_whatever_comes_later(tmp_path: Path) -> None:
         session.set_label(ids[0], "one")
         session.set_label(ids[1], "two")
         session.set_label(ids[1], None)
-        capture = Capture.now(session, session_file=session.path, session_id=session.id)
+        capture = Capture.current(session, session_file=session.path, session_id=session.id)
         assert [capture.label(entry_id) for entry_id in ids] == ["one", None, None]
         for entry_id in ids:
             session.set_label(entry_id, "later")
@@ -74,7 +74,7 @@ def test_labels_of_a_capture_whatever_comes_later(tmp_path: Path) -> None:
 def test_a_capture_before_any_entry(tmp_path: Path) -> None:
     """Nothing to page, to search or to walk."""
     with new(tmp_path) as session:
-        capture = Capture.now(session, session_file=None, session_id=session.id)
+        capture = Capture.current(session, session_file=None, session_id=session.id)
         session.append_message(user())
         assert capture.leaf() is None
         assert capture.page(branch=True) == []
