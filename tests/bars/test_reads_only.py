@@ -21,6 +21,7 @@ LOOKING = [
     ["session", "show", "{}", "--raw"],
     ["session", "tree", "{}"],
     ["session", "info", "{}"],
+    ["session", "associations", "{}"],
     ["session", "export", "{}"],
     ["session", "export", "{}", "--branch"],
     ["session", "import", "--preview", "{source}"],

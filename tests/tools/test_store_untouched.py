@@ -17,6 +17,7 @@ LOOKING: list[list[str]] = [
     ["session", "show", "{}", "--raw"],
     ["session", "tree", "{}"],
     ["session", "info", "{}"],
+    ["session", "associations", "{}"],
     ["session", "export", "{}"],
     ["resume", "{}"],
     ["dump", "{}"],
