@@ -27,7 +27,6 @@ from treering.engine.session.manager_parts import Source, Threads
 from treering.engine.session.reads import Reads
 from treering.engine.session.tree import Tree, TreeNode, build_tree
 from treering.index import SessionIndex
-from treering.index import SessionIndex
 
 _Answer = TypeVar("_Answer")
 
