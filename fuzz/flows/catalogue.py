@@ -11,6 +11,7 @@ from treering.fuzz.flows.deleting import (
     killed_deletion_flow,
     killed_deletion_flows,
 )
+from treering.fuzz.flows.epochs import epoch_flows
 from treering.fuzz.flows.failing import failing_flows
 from treering.fuzz.flows.grouped import grouped_flows
 from treering.fuzz.flows.handmade import handmade_flows
@@ -27,6 +28,7 @@ def single_flows() -> Iterator[Flow]:
     yield from sequences(length_max=1)
     yield from whole_flows()
     yield from copying_flows()
+    yield from epoch_flows()
     yield from deleting_flows()
     yield from handmade_flows()
     yield from failing_flows()

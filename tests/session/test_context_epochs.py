@@ -20,13 +20,14 @@ from treering.engine import (
     InvalidEntry,
     LimitExceeded,
     NotFound,
+    Session,
     SessionManager,
     StorageFull,
 )
 from treering.engine.session.admission import admit
 from treering.engine.session.captured import CapturedSource
 from treering.engine.session.context_epoch_making import ContextEpochAck
-from treering.engine.session.context_epochs import ActiveContextEpoch
+from treering.engine.session.context_epochs import ActiveContextEpoch, active_context_epoch
 from treering.engine.session.entry import CONTEXT_EPOCH_FLAGS
 
 
@@ -521,3 +522,32 @@ async def test_hundreds_of_epochs_do_not_slow_the_reading(
                     await active(manager)
                     found.append(list(work))
         assert found[0] == found[1]
+
+
+@on_loop
+async def test_every_cut_of_an_activation_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+    """The file cut at every place of the new epoch and of a request record behind it: it opens, and
+    the context is one of the two. (Every byte with TREERING_LONG=1.)"""
+    async with await made(tmp_path) as manager:
+        ids = await talked(manager)
+        old = await activated(manager, [ids[0], ids[4]])
+        await manager.append_message(user())
+        path = Path(file_of(manager))
+        begin = path.stat().st_size
+        new = await activated(manager, [ids[1], ids[5]])
+        middle = path.stat().st_size
+        async with manager.capture() as captured:
+            await captured.operation("main").admit({"api": "x"})
+        data = path.read_bytes()
+    copy = tmp_path / "cut" / "sessions" / path.name
+    copy.parent.mkdir(parents=True)
+    step = 1 if "TREERING_LONG" in os.environ else 11
+    for end in {*range(begin, len(data) + 1, step), middle - 1, middle, middle + 1, len(data)}:
+        copy.write_bytes(data[:end])
+        with Session.open_read_only(copy) as view:
+            found = active_context_epoch(view, view.leaf_id)
+        assert found is not None
+        assert found.entry_id == (new if end >= middle else old).entry_id
+        if end % 3 == 0:
+            with Session.open(copy) as session:
+                assert active_context_epoch(session, session.leaf_id) == found
