@@ -96,9 +96,11 @@ class Copying(Owning):
         request["hows"] = ("fork", "clone") if writer else ("fork", "clone", "branch")
         request["times"] = 3 if exact else 1 << 60
         copier = self.start("copier", blow, **request)
-        if writer and draw.random() < 0.3:  # its copies go on
+        if writer and draw.random() < 0.4:  # the copier goes on with what it left
             crew.pause(draw.random() * self.within_s)
             crew.kill(writer)
+            before = len(copier.rests("COPIED"))
+            crew.until(lambda: len(copier.rests("COPIED")) > before + 1, "a copy of what is left")
         killed = strike(crew, copier, blow)
         if writer:
             crew.pause(draw.random() * 0.005)

@@ -34,6 +34,9 @@ ENDS: Final = {"delete": "deleted", "undelete": "there", "purge": "purged"}
 ALL_VERBS: Final = ("delete", "undelete", "delete", "purge")
 """What is walked through when the call of the death is chosen."""
 
+BESIDE: Final = ("nobody", "writer", "writer", "lister", "rival")
+"""Who is at the session, too."""
+
 AFTER_TRY_S: Final = 0.006
 """About as long as a deletion takes."""
 
@@ -60,7 +63,8 @@ class Deleting(Owning):
     def blow(self, draw: random.Random) -> Blow:
         """See :meth:`Scene.blow`; most moments lie within one of the steps."""
         if draw.choice(self.words) == "TRY":
-            return Moment(draw.random() * AFTER_TRY_S, "TRY", draw.randint(1, 6))
+            seconds = draw.random() * AFTER_TRY_S * draw.choice((1, 1, 3, 8))
+            return Moment(seconds, "TRY", draw.randint(1, 6))
         return super().blow(draw)
 
     def round(self, number: int, blow: Blow | None = None) -> bool:
@@ -69,13 +73,13 @@ class Deleting(Owning):
         random_blow = self.blow(draw)
         blow = blow or random_blow
         exact = isinstance(blow, Exactly)
-        beside = "nobody" if exact else draw.choice(("nobody", "writer", "lister", "rival"))
+        beside = "nobody" if exact else draw.choice(BESIDE)
         other = self._start_beside(beside, draw, number)
         verbs = ALL_VERBS if exact else _verbs(draw)
         patient = beside in ("writer", "rival")
         deleter = self.start("deleter", blow, path=self.path, verbs=verbs, patient=patient)
         if other is not None and beside == "writer":
-            crew.pause(draw.random() * self.within_s)
+            self._go_on_beside(other, deleter, draw.choice((0, 4, 16)))
             crew.kill(other)
         killed = strike(crew, deleter, blow)
         if other is not None:
@@ -104,6 +108,12 @@ class Deleting(Owning):
         writer = crew.start("writer", **self.request(number))
         crew.until(lambda: writer.has_said("OPEN"), "the writer")
         return writer
+
+    def _go_on_beside(self, writer: Actor, deleter: Actor, calls: int) -> None:
+        """The owner goes on for some calls while somebody tries to delete its session."""
+        self.crew.until(lambda: deleter.has_said("TRY"), "the deleter")
+        before = len(writer.rests("ACK"))
+        self.crew.until(lambda: len(writer.rests("ACK")) >= before + calls, "the owner to go on")
 
     def _judge_lists(self, lister: Actor) -> None:
         """A list shows the session whole, or not at all once its deletion was begun."""

@@ -259,7 +259,6 @@ PLANTS: Final[dict[str, tuple[Callable[[], None], tuple[str, ...]]]] = {
     "lock-ignored": (lock_ignored, ("rivals",)),
     "fork-keeps-lock": (fork_keeps_lock, ("forked",)),
     "name-before-content": (name_before_content, ("importer",)),
-    "copy-named-before-content": (name_before_content, ("copier",)),
     "copy-of-what-is-proven": (copy_of_what_is_proven, ("copier",)),
     "deleted-beside-its-owner": (lock_ignored, ("deleter",)),
     "tombstone-at-the-end": (tombstone_at_the_end, ("deleter",)),
