@@ -30,7 +30,10 @@ from treering.engine.home import Store
 from treering.engine.journal.recovery import Report
 from treering.engine.journal.repair import RepairResult
 from treering.engine.session.capture import Branches, Materialized, ReadLimits, SourceRef
+from treering.engine.session.captured import CapturedSource, Operation
 from treering.engine.session.context import build_session_context
+from treering.engine.session.context_epoch_making import ContextEpochAck, ContextEpochCandidate
+from treering.engine.session.context_epochs import ActiveContextEpoch, active_context_epoch
 from treering.engine.session.context_rules import ContextMessage, ContextModel, SessionContext
 from treering.engine.session.context_usage import (
     ContextUsage,
@@ -59,8 +62,10 @@ from treering.engine.session.navigation import (
     SummaryResult,
     summary_budget,
 )
+from treering.engine.session.output_links import OutputLink
 from treering.engine.session.plan import Batch
 from treering.engine.session.repairing import repair
+from treering.engine.session.request_usage import RequestUsage, request_usage
 from treering.engine.session.session import Session
 from treering.engine.session.tree import Tree, TreeNode, build_tree
 from treering.engine.session.tree_view import Selection, VisibleTree, selection_of, visible_tree
@@ -83,12 +88,16 @@ from treering.engine.transfer.legacy_model import CopyLimits
 
 __all__ = [
     "AcknowledgedDataLost",
+    "ActiveContextEpoch",
     "Ambiguous",
     "Batch",
     "Branches",
     "CapturedHistory",
+    "CapturedSource",
     "Closed",
     "Conflict",
+    "ContextEpochAck",
+    "ContextEpochCandidate",
     "ContextMessage",
     "ContextModel",
     "ContextUsage",
@@ -101,8 +110,8 @@ __all__ = [
     "ImportPreview",
     "ImportResult",
     "Invalid",
-    "InvalidEntry",
     "InvalidContextEpoch",
+    "InvalidEntry",
     "InvalidId",
     "InvalidSource",
     "LimitExceeded",
@@ -111,7 +120,9 @@ __all__ = [
     "NavigationOptions",
     "NotAJournal",
     "NotFound",
+    "Operation",
     "OutcomeUnknown",
+    "OutputLink",
     "Owned",
     "Poisoned",
     "PreparedFork",
@@ -119,6 +130,7 @@ __all__ = [
     "ReadOnly",
     "RepairResult",
     "Report",
+    "RequestUsage",
     "Selection",
     "Session",
     "SessionContext",
@@ -140,6 +152,7 @@ __all__ = [
     "UnknownEntry",
     "Unsupported",
     "VisibleTree",
+    "active_context_epoch",
     "aggregate_associations",
     "archive_session",
     "build_context_usage",
@@ -162,6 +175,7 @@ __all__ = [
     "read_context_usage",
     "repair",
     "request_associations",
+    "request_usage",
     "selection_of",
     "summary_budget",
     "unarchive_session",

@@ -23,7 +23,8 @@ from treering.engine.session.context_epoch_making import (
 from treering.engine.session.manager_parts import Source, Stored, Threads
 from treering.engine.session.manager_reads import CapturedHistory
 from treering.engine.session.output_links import Origin, OutputLink, make_link
-from treering.engine.session.plan import Moment
+from treering.engine.session.plan import Moment, append_one
+from treering.engine.session.qualified import qualified_entry
 from treering.engine.session.requests import (
     ADMITTED,
     PURPOSES,
@@ -125,6 +126,42 @@ class CapturedSource:
         """
         self._check_open()
         return Operation(self, purpose, detail, operation_id, common)
+
+    # Qualified entries
+
+    async def append_qualified(self, entry: Mapping[str, Any], qualification: str) -> str:
+        """Append an entry whose frame says which of the owner's own verbs wrote it.
+
+        ``native-admission``: messages of the user, custom messages and state, with the
+        ``nativeOrigin`` of a submitted action. ``native-recovery``: results of tools, custom
+        messages and state. ``native-tool-execution``: a ``tool_intent`` with its ``assistant``,
+        and results of tools.
+
+        The payload cannot say it, whatever it holds. Context epochs are qualified by
+        :meth:`activate_context_epoch` alone.
+
+        Raises:
+            InvalidEntry: another qualification, or an entry that it is not for.
+            Conflict: the session has another owner or branch than when it was captured; nothing
+                was written.
+            Others: as :meth:`Session.append`.
+        """
+        self._check_open()
+        admitted = qualified_entry(entry, qualification)
+        origin = self._origin
+
+        def work(session: Session) -> Stored:
+            session.hold()
+            try:
+                if session.moment().selections != origin.selections:
+                    raise Conflict("the session is not where it was captured", path=session.path)
+                added = append_one(session, admitted)
+            finally:
+                session.let_go()
+            return Stored(added.id, added.raw, added.id)
+
+        stored: str = await self._write(work, self._held)
+        return stored
 
     # Context epochs
 

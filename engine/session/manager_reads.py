@@ -25,6 +25,7 @@ from treering.engine.session.context_usage import ContextUsage, read_context_usa
 from treering.engine.session.entry import Entry, Retention
 from treering.engine.session.manager_parts import Source, Threads
 from treering.engine.session.reads import Reads
+from treering.engine.session.request_usage import RequestUsage, request_usage
 from treering.engine.session.tree import Tree, TreeNode, build_tree
 from treering.index import SessionIndex
 
@@ -303,6 +304,10 @@ class ManagerReads:
         """Call ``read`` with a capture of the whole session; its source stays open meanwhile."""
         async with self._captured() as (source, capture):
             return await read(CapturedHistory(self._threads, source, capture, "source"))
+
+    async def read_request_usage(self) -> dict[str, RequestUsage]:
+        """See :func:`request_usage`."""
+        return await self._paged(request_usage)
 
     async def read_active_context_epoch(
         self, leaf_id: str | None | UnsetType = UNSET

@@ -542,7 +542,8 @@ async def test_every_cut_of_an_activation_leaves_the_old_or_the_new(tmp_path: Pa
     copy = tmp_path / "cut" / "sessions" / path.name
     copy.parent.mkdir(parents=True)
     step = 1 if "TREERING_LONG" in os.environ else 11
-    for end in {*range(begin, len(data) + 1, step), middle - 1, middle, middle + 1, len(data)}:
+    ends = {*range(begin, len(data) + 1, step), middle - 1, middle, middle + 1, len(data)}
+    for end in sorted(ends):
         copy.write_bytes(data[:end])
         with Session.open_read_only(copy) as view:
             found = active_context_epoch(view, view.leaf_id)
