@@ -46,7 +46,7 @@ def holds(capfd: pytest.CaptureFixture[str], *words: str, least: int) -> dict[st
 @pytest.mark.slow
 def test_errors_at_system_calls(capfd: pytest.CaptureFixture[str]) -> None:
     """Every flow, a sample of all errors at all of its calls, once and persistent."""
-    found = holds(capfd, "--every", "1501", least=20)
+    found = holds(capfd, "--every", "1801", least=15)
     assert set(found["flows"]) == set(FLOWS)
     assert all(flow["calls"] > 30 for flow in found["flows"].values())
 
