@@ -48,11 +48,13 @@ PersistListener = Callable[[str | None], None]
 class SessionManager(ManagerLinks, ManagerReads, ResidentReads):
     """One selected session. Make it with a static constructor; ``async with`` closes it."""
 
-    def __init__(self, source: Source, *, session_dir: str | None = None) -> None:
+    def __init__(
+        self, source: Source, *, session_dir: str | None = None, threads: Threads | None = None
+    ) -> None:
         """For the constructors; needs a running event loop. It takes the source over."""
         self._source = source
         self._session_dir = session_dir
-        self._threads = Threads()
+        self._threads = Threads() if threads is None else threads
         self._listeners: list[PersistListener] = []
         self._busy: str | None = None
         """What keeps mutations out at the moment: closing or switching."""

@@ -18,7 +18,7 @@ from treering.engine.session.listing import (
     list_sessions,
     most_recent,
 )
-from treering.engine.session.manager_parts import Source
+from treering.engine.session.manager_parts import Source, Threads
 from treering.engine.session.session import Session
 from treering.engine.session.view import SessionView
 from treering.engine.transfer.copying import copy_branch, fork_session
@@ -34,8 +34,21 @@ Sessions = list[SessionInfo]
 class ManagerMaking:
     """The static half of :class:`~treering.engine.session.manager.SessionManager`."""
 
-    def __init__(self, source: Source, *, session_dir: str | None = None) -> None:
-        raise AssertionError(f"subclasses take {source} and {session_dir}")
+    def __init__(
+        self, source: Source, *, session_dir: str | None = None, threads: Threads | None = None
+    ) -> None:
+        raise AssertionError(f"subclasses take {source}, {session_dir} and {threads}")
+
+    @classmethod
+    async def _over(cls, make: Callable[[], Source]) -> Self:
+        """A manager of a source that is made in the thread that will read it: what the opening
+        has used and given back is memory that the reads use again."""
+        threads = Threads()
+        try:
+            return cls(await threads.run(make), threads=threads)
+        except BaseException:
+            threads.end()
+            raise
 
     @classmethod
     async def create(
@@ -64,7 +77,7 @@ class ManagerMaking:
                 )
             )
 
-        return cls(await asyncio.to_thread(make))
+        return await cls._over(make)
 
     @classmethod
     async def open(
@@ -75,16 +88,12 @@ class ManagerMaking:
         durability: Durability = "full",
     ) -> Self:
         """Own an existing session. Raises as :meth:`Session.open`; never creates one."""
-        return cls(
-            await asyncio.to_thread(
-                lambda: Source(Session.open(path, mode=mode, durability=durability))
-            )
-        )
+        return await cls._over(lambda: Source(Session.open(path, mode=mode, durability=durability)))
 
     @classmethod
     async def open_read_only(cls, path: str | os.PathLike[str]) -> Self:
         """A view that owns and changes nothing. Raises as :meth:`SessionView.open`."""
-        return cls(await asyncio.to_thread(lambda: Source(SessionView.open(path))))
+        return await cls._over(lambda: Source(SessionView.open(path)))
 
     @classmethod
     async def in_memory(
