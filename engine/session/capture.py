@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
+from itertools import islice
 from typing import Any, NamedTuple, Self
 
 from msgspec import UNSET, UnsetType
@@ -96,6 +98,8 @@ class Capture:
     def __init__(self, reads: Reads, source: SourceRef) -> None:
         self._reads = reads
         self._ended = False
+        self._leaf_depth: int | None = None
+        """Of the position when it was first asked for."""
         self.source = source
         self.last = source.source_sequence
 
@@ -106,7 +110,10 @@ class Capture:
         position = reads.ask(lambda index: index.position())
         last = 0 if position is None else position.sequence
         persistent = session_file is not None
-        return cls(reads, SourceRef(session_id, session_file, leaf_id, last, persistent))
+        found = cls(reads, SourceRef(session_id, session_file, leaf_id, last, persistent))
+        leaf = None if leaf_id is None else reads.ask(lambda index: index.by_id(leaf_id))
+        found._leaf_depth = None if leaf is None else leaf.depth
+        return found
 
     def end(self) -> None:
         """Later reads of this capture refuse."""
@@ -227,10 +234,13 @@ class Capture:
         if leaf is None:
             raise self._missing(entry_id)
         rows = self._asked().ask(lambda index: index.path(leaf.sequence))
-        if rows and rows[0].unresolved is not None:
+        later = [at for at, row in enumerate(rows) if row.sequence > self.last]
+        why = "missing" if later else rows[0].unresolved if rows else None
+        if why is not None:
+            top = rows[later[-1] + 1 if later else 0]
             raise NotFound(
-                f"the path of {entry_id!r} is unresolved above entry {rows[0].id!r}:"
-                f" its parent is {'missing' if rows[0].unresolved == 'missing' else 'in a cycle'}",
+                f"the path of {entry_id!r} is unresolved above entry {top.id!r}:"
+                f" its parent is {'missing' if why == 'missing' else 'in a cycle'}",
                 path=self._reads.path,
                 next_step="paged reads (`branch`) show the part that is there",
             )
@@ -279,14 +289,39 @@ class Capture:
 
     # Pages
 
-    def branch_rows(self) -> Iterator[list[Indexed]]:
-        """Index rows of the captured branch, in pages, root first."""
-        leaf_id = self.source.leaf_id
-        leaf = None if leaf_id is None else self._row(leaf_id)
+    def _branch(self, after: int = 0) -> Iterator[Indexed]:
+        """The captured branch behind one of its entries, with the requests that hang below it."""
+        leaf = None if self.source.leaf_id is None else self._row(self.source.leaf_id)
         if leaf is None:
-            return
-        for start in range(0, leaf.depth + 1, PAGE_ENTRIES * 4):
-            yield self._asked()._path_rows(leaf.sequence, start)
+            return iter(())
+        if self._leaf_depth is None:
+            self._leaf_depth = leaf.depth
+        # A parent that came later has put entries above the branch that are not part of it.
+        first = leaf.depth - self._leaf_depth
+        behind = self._asked().ask(lambda index: _behind(index, after))
+        start = first if behind is None else max(first, behind.depth + 1)
+        between = behind is not None and behind.sequence != after
+        path = (row for row in self._path(leaf, start) if not between or row.sequence > after)
+        return merge(path, self._requests(leaf, after), key=lambda row: row.sequence)
+
+    def _path(self, leaf: Indexed, start: int) -> Iterator[Indexed]:
+        for depth in range(start, leaf.depth + 1, PAGE_ENTRIES * 4):
+            yield from self._asked()._path_rows(leaf.sequence, depth)
+
+    def _requests(self, leaf: Indexed, after: int) -> Iterator[Indexed]:
+        """Requests that hang below an entry of the path to ``leaf``, or below none."""
+
+        def page(index: SessionIndex) -> list[tuple[Indexed, bool]]:
+            rows = index.by_kind("request", after=at, before=self.last + 1, limit=PAGE_ENTRIES)
+            return [
+                (row, row.parent is None or index.is_ancestor(row.parent, leaf.sequence))
+                for row in rows
+            ]
+
+        at = after
+        while found := self._asked().ask(page):
+            yield from (row for row, here in found if here)
+            at = found[-1][0].sequence
 
     def page(self, after: int = 0, limit: int = PAGE_MAX, *, branch: bool = False) -> list[Entry]:
         """Entries behind a sequence in journal order, or on the branch, behind that entry.
@@ -296,18 +331,9 @@ class Capture:
         """
         _check_page(limit, PAGE_MAX)
         if branch:
-            return self._branch_page(after, limit)
+            return self._loaded(list(islice(self._branch(after), limit)))
         page = self._asked().entries(after=after, limit=limit)
         return [entry for entry in page if entry.sequence <= self.last]
-
-    def _branch_page(self, after: int, limit: int) -> list[Entry]:
-        leaf_id = self.source.leaf_id
-        if leaf_id is None:
-            return []
-        reads = self._asked()
-        above = reads.ask(lambda index: index.by_sequence(after)) if after else None
-        start = 0 if above is None else above.depth + 1
-        return reads.branch(leaf_id, start=start, limit=limit)
 
     def search(self, text: str, limit: int = SEARCH_MAX, *, branch: bool = False) -> list[Entry]:
         """The newest entries (of the branch) whose texts hold ``text``, whatever its case.
@@ -320,7 +346,7 @@ class Capture:
         _check_page(limit, SEARCH_MAX)
         wanted = text.casefold()
         found: deque[Entry] = deque(maxlen=limit)
-        for rows in self.branch_rows() if branch else self.rows():
+        for rows in _pages(self._branch()) if branch else self.rows():
             for piece in pieces(rows):
                 found += (
                     entry
@@ -391,6 +417,19 @@ class Counted:
                 path=self._path,
                 next_step=self._next_step,
             )
+
+
+def _behind(index: SessionIndex, after: int) -> Indexed | None:
+    """The entry of a path that a page begins behind; that of a request is what it hangs below."""
+    row = index.by_sequence(after) if after else None
+    if row is not None and row.kind == "request":
+        return None if row.parent is None else index.by_sequence(row.parent)
+    return row
+
+
+def _pages(rows: Iterator[Indexed]) -> Iterator[list[Indexed]]:
+    while page := list(islice(rows, PAGE_ENTRIES)):
+        yield page
 
 
 def _check_page(limit: int, most: int) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from manager_helpers import assistant, file_of, ids, made, on_loop, owned, user
 
 from treering.engine import (
+    CapturedHistory,
     Closed,
     Conflict,
     Invalid,
@@ -204,6 +205,40 @@ async def test_records_from_a_view_and_in_memory(tmp_path: Path) -> None:
         assert stored["source"]["persistent"] is False
         assert "sessionFile" not in stored["source"]
         assert operation.output_link() is None
+
+
+@on_loop
+async def test_a_branch_scope_has_the_requests_below_its_entries(tmp_path: Path) -> None:
+    """In order of the journal, on every page, found by search; those of other branches and of later
+    moments are not there."""
+    async with await made(tmp_path) as manager:
+        first = await manager.append_message(user())
+        async with manager.capture() as captured:
+            await captured.admit(admitted("of-first"))
+        other = await manager.append_message(assistant("other branch"))
+        async with manager.capture() as captured:
+            await captured.admit(admitted("of-other"))
+        await manager.branch_to(first)
+        async with manager.capture() as captured:
+            await captured.settle(settled("of-first"))
+        second = await manager.append_message(assistant("this branch"))
+        expected = [first, "of-first:attempt_admitted", "of-first:attempt_settled", second]
+
+        async def read(history: CapturedHistory) -> None:
+            async with manager.capture() as later:
+                await later.admit(admitted("later"))
+            await manager.append_message(user("later"))
+            assert ids(await history.page()) == expected
+            for start, entry_id in enumerate(expected):
+                entry = await history.get(entry_id)
+                assert entry is not None
+                assert ids(await history.page(entry.sequence, 2)) == expected[start + 1 : start + 3]
+            assert [entry.id async for entry in history.iterate_entries()] == expected
+            assert ids(await history.search("this branch")) == [second]
+            assert ids(await history.search("other branch")) == []
+            assert await history.get(other) is None
+
+        await manager.read_branch_history(read)
 
 
 @on_loop

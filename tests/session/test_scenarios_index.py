@@ -468,9 +468,6 @@ async def test_broken_lineages_are_readable_and_not_paths(tmp_path: Path) -> Non
                 assert page[-1].id == broken
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the paths of a capture go through a parent that came after it"
-)
 @pytest.mark.parametrize("without_index", [False, True])
 @on_loop
 async def test_a_capture_before_the_parent_came(tmp_path: Path, without_index: bool) -> None:

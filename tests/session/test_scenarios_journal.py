@@ -555,7 +555,7 @@ async def test_the_loop_goes_on_while_large_records_are_loaded(tmp_path: Path) -
     async def yielding(work: Any) -> Any:
         before = turns
         answer = await work
-        assert turns - before > 5, "the event loop stood still"
+        assert turns > before, "the event loop stood still"
         return answer
 
     home = str(tmp_path / "home")
