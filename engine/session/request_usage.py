@@ -42,8 +42,9 @@ class RequestUsage:
             return
         usage = receipt.get("usage")
         stated = usage if isinstance(usage, dict) else {}
-        figures = {name: stated.get(name) for name in _FIGURES}
-        known = {name: value for name, value in figures.items() if _is_count(value)}
+        known: dict[str, int] = {
+            name: stated[name] for name in _FIGURES if _is_count(stated.get(name))
+        }
         self.unstated += not known
         for name, value in known.items():
             self.tokens[name] = self.tokens.get(name, 0) + value
