@@ -366,6 +366,104 @@ async def test_views_of_compactions_count_what_they_kept(tmp_path: Path) -> None
         assert view.source_revision == view.ref.revision
 
 
+@on_loop
+async def test_requests_say_which_epoch_they_used(tmp_path: Path) -> None:
+    """It is there for readers before anything is sent. The request that made it was captured before
+    it, one that uses it again after; both of its records name it, and a restart finds the same."""
+    async with await made(tmp_path) as manager:
+        ids = await talked(manager)
+        path = file_of(manager)
+        async with manager.capture() as captured:
+            candidate = await captured.prepare_context_epoch(ids[:3], representation="r")
+            ack = await captured.activate_context_epoch(candidate, 1)
+            with Session.open_read_only(path) as view:
+                seen = active_context_epoch(view, view.leaf_id)
+            assert seen is not None
+            assert seen.entry_id == ack.entry_id
+            used = {"sessionId": manager.get_session_id(), "entryId": ack.entry_id}
+            operation = captured.operation("main", contextEpoch=used)
+            attempt = await operation.admit({"api": "x"})
+            await operation.settle(attempt, {"outcome": "completed"})
+        assert captured.source.leaf_id != ack.entry_id
+        assert captured.source.source_sequence < ack.sequence
+        for kind in ("admitted", "settled"):
+            record = await manager.read_entry(f"{attempt}:attempt_{kind}")
+            assert record is not None
+            assert json.loads(record.raw)["request"]["contextEpoch"] == used
+        async with manager.capture() as captured:
+            assert captured.source.leaf_id == ack.entry_id
+            assert captured.source.source_sequence > ack.sequence
+        assert (await active(manager)).entry_id == ack.entry_id
+
+
+@on_loop
+async def test_an_error_behind_the_acknowledgement_changes_nothing(tmp_path: Path) -> None:
+    """The caller has the id of the epoch, whatever a listener does with the news."""
+    async with await made(tmp_path) as manager:
+        ids = await talked(manager)
+        told: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+
+        def fail(_: str | None) -> None:
+            raise RuntimeError("cannot adopt")
+
+        forget = manager.on_persist(fail)
+        ack = await activated(manager, ids[:3])
+        forget()
+        assert told
+        assert (await active(manager)).entry_id == ack.entry_id
+        assert compactions(manager) == 1
+
+
+@on_loop
+async def test_what_tools_did_is_proved_by_records(tmp_path: Path) -> None:
+    """Version 6: an intent whose result never came stays of unknown outcome after a restart; records
+    that are not what the recipe says refuse."""
+    manager = await made(tmp_path)
+    ids = await talked(manager)
+    async with manager.capture() as captured:
+        intent = await captured.append_qualified(
+            {"type": "tool_intent", "id": "x:intent", "assistant": {"entryId": ids[1]}},
+            "native-tool-execution",
+        )
+    row = await manager.read_entry(intent)
+    assert row is not None
+    record = {"id": intent, "sequence": row.sequence, "revision": row.revision.hex()}
+    call: dict[str, Any] = {"executionId": "x", "intent": record, "outcome": "outcome_unknown"}
+    groups = [{"assistantEntryId": ids[1], "calls": [call]}]
+    tools: dict[str, Any] = {
+        "version": 6,
+        "public_window": True,
+        "replay_contract": "message-groups",
+        "tool_continuations": groups,
+    }
+    last = await manager.append_message(user())
+    await activated(manager, [ids[0], last], **tools)
+    before, path = await active(manager), file_of(manager)
+    await manager.close()
+    async with await SessionManager.open(path) as again:
+        assert await active(again) == before
+        assert msgspec.to_builtins(before.recipe.tool_continuations) == groups
+        for change in (
+            {"intent": record | {"revision": "0" * 32}},
+            {"intent": record | {"sequence": 1}},
+            {"intent": record | {"id": "nobody"}},
+            {"result": record | {"id": "nobody"}},
+        ):
+            await again.branch_to(before.entry_id)
+            changed = [{"assistantEntryId": ids[1], "calls": [call | change]}]
+            await forged(again, setter("toolContinuations", to=changed))
+            with pytest.raises(InvalidContextEpoch):
+                await again.read_active_context_epoch()
+        await again.branch_to(before.entry_id)
+        await forged(
+            again,
+            setter("toolContinuations", to=[{"assistantEntryId": "nobody", "calls": [call]}]),
+        )
+        with pytest.raises(InvalidContextEpoch):
+            await again.read_active_context_epoch()
+
+
 # What stands in a journal and is none
 
 
