@@ -115,6 +115,7 @@ LATER = {
 }
 """Kinds about parts that are not there yet, and the part that they come with."""
 
+_NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _NUMBER = re.compile(r"(?<![A-Za-z0-9])F\d{2,3}(?!\d)")
 
 
@@ -124,7 +125,7 @@ def named_after_faults() -> dict[str, list[str]]:
     for path in sorted((REPOSITORY / "tests").rglob("test_*.py")):
         place = path.relative_to(REPOSITORY / "tests").as_posix()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            if not isinstance(node, _NAMED):
                 continue
             if not node.name.startswith(("test_", "Test")):
                 continue
@@ -141,7 +142,7 @@ def every_test() -> set[str]:
     for path in (REPOSITORY / "tests").rglob("test_*.py"):
         place = path.relative_to(REPOSITORY / "tests").as_posix()
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        names = [n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+        names = [n.name for n in ast.walk(tree) if isinstance(n, _NAMED)]
         found |= {f"{place}::{name}" for name in names if name.startswith(("test_", "Test"))}
     return found
 
