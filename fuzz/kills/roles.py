@@ -39,6 +39,7 @@ from treering.engine import (
 )
 from treering.engine.home import Store, session_id_of
 from treering.engine.session import housekeeping
+from treering.fuzz.kills.conversing import converse
 from treering.fuzz.kills.server import STOP_SIGNAL
 from treering.fuzz.kills.story import Op, Story
 from treering.fuzz.kills.tasks import append_with_tasks
@@ -338,6 +339,11 @@ def _tasks(request: Request) -> None:
     asyncio.run(append_with_tasks(request, say))
 
 
+def _capture(request: Request) -> None:
+    """One task that records requests, links answers and makes context epochs."""
+    asyncio.run(converse(request, say))
+
+
 def _repair(request: Request) -> None:
     """``treering repair``."""
     code, text = _command("repair", request["path"], "--home", request["home"], "--json")
@@ -365,5 +371,6 @@ ROLES: Final[dict[str, Callable[[Request], None]]] = {
     "copier": _copy,
     "deleter": _delete,
     "tasks": _tasks,
+    "captures": _capture,
 }
 """By the names that requests use."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from treering.fuzz.kills.blows import CALLS, Exactly, why_no_strace
+from treering.fuzz.kills.captures import Capturing
 from treering.fuzz.kills.copies import Copying
 from treering.fuzz.kills.crew import CouldNotRunError, Crew
 from treering.fuzz.kills.deletions import Deleting
@@ -44,6 +45,7 @@ SCENES: Final[dict[str, tuple[type[Scene], int]]] = {
     "rivals": (Racing, 1),
     "ends": (Ending, 1),
     "tasks": (Tasking, 2),
+    "captures": (Capturing, 2),
     "copier": (Copying, 2),
     "deleter": (Deleting, 2),
 }

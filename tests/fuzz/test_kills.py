@@ -47,7 +47,7 @@ def test_races_for_a_session_have_one_winner(tmp_path: Path) -> None:
     assert summary.kills >= 8
 
 
-@pytest.mark.parametrize(("actor", "rounds"), [("copier", 3), ("deleter", 10)])
+@pytest.mark.parametrize(("actor", "rounds"), [("copier", 3), ("deleter", 10), ("captures", 4)])
 def test_copies_and_deletions_beside_others(tmp_path: Path, actor: str, rounds: int) -> None:
     """Copies of a session in use are whole; what is deleted is whole in one place."""
     summary = run(tmp_path, rounds, actor)
