@@ -59,7 +59,7 @@ class SessionManager(ManagerLinks, ManagerReads, ResidentReads):
         self._busy: str | None = None
         """What keeps mutations out at the moment: closing or switching."""
         self._switch = asyncio.Lock()
-        self._retiring: list[asyncio.Task[None]] = []
+        self._retiring: list[tuple[Source, asyncio.Task[None]]] = []
         self._closing: asyncio.Task[None] | None = None
         self._held: list[WriteQueue] = []
         # Who forgets a manager holds its session no longer than the queue needs.
@@ -113,6 +113,14 @@ class SessionManager(ManagerLinks, ManagerReads, ResidentReads):
             return
         assert isinstance(session, Session)
         durability = session.durability
+        # What this manager has left and nobody reads any more is closing: that is waited for.
+        closing = [
+            task
+            for source, task in self._retiring
+            if not source.pins and source.file is not None
+            if os.path.realpath(source.file) == os.path.realpath(path)
+        ]
+        await asyncio.gather(*closing, return_exceptions=True)
         await self._select(lambda: Source(Session.open(path, durability=durability)))
 
     async def _select(self, make: Callable[[], Source]) -> None:
@@ -135,7 +143,7 @@ class SessionManager(ManagerLinks, ManagerReads, ResidentReads):
                 old, old_queue = self._source, self._queue
                 self._source, self._queue = fresh, queue
                 task = asyncio.create_task(_retire(old, old_queue))
-                self._retiring.append(task)
+                self._retiring.append((old, task))
             finally:
                 if self._busy == "switching":
                     self._busy = None
@@ -181,8 +189,9 @@ class SessionManager(ManagerLinks, ManagerReads, ResidentReads):
 
     async def _end(self) -> None:
         async with self._switch:
-            self._retiring.append(asyncio.create_task(_retire(self._source, self._queue)))
-            results = await asyncio.gather(*self._retiring, return_exceptions=True)
+            tasks = [task for _, task in self._retiring]
+            tasks.append(asyncio.create_task(_retire(self._source, self._queue)))
+            results = await asyncio.gather(*tasks, return_exceptions=True)
             self._threads.end()
         for result in results:
             if isinstance(result, BaseException):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from session_helpers import drop_index
 
-from treering.engine import Conflict, NotFound, SessionView
+from treering.engine import Conflict, NotFound, OutputLink, SessionView
 from treering.engine.session.manager import SessionManager
 from treering.engine.session.reads import Reads
 
@@ -39,6 +39,10 @@ class Model:
             self.labels[entry["targetId"]] = entry.get("label", "")
         if entry["type"] == "session_info":
             self.name = entry["name"].strip() or None
+
+    def shows(self, entry_id: str) -> bool:
+        """Whether it can be the view of a context epoch, and its tail."""
+        return self.entries[entry_id]["type"] in ("message", "branch_summary")
 
     def path(self, leaf: str | None) -> list[str]:
         """Ids from the root to an entry."""
@@ -212,6 +216,81 @@ class ManagerMachine(RuleBasedStateMachine):
         assert self.run(self.manager.read_source_history(read)) == before
         self.learn(ids[0])
 
+    @rule(moves=st.sampled_from(["nothing", "append", "jump", "switch"]))
+    def request(self, moves: str) -> None:
+        """A recorded request and its answer: linked unless the position jumped or the session is
+        another one."""
+        held = self.path
+
+        async def ask() -> tuple[str, OutputLink | None]:
+            async with self.manager.capture() as captured:
+                operation = captured.operation("main")
+                attempt = await operation.admit({})
+                if moves == "append":
+                    await self.call("message", "between", 0)
+                if moves == "jump":
+                    await self.manager.branch_to(None)
+                if moves == "switch":
+                    await self.manager.new_session()
+                await operation.settle(attempt, {"usage": {}})
+                return attempt, operation.output_link()
+
+        moved = self.model.leaf is not None
+        attempt, link = self.run(ask())
+        self.learn_from(held, attempt)
+        if moves == "switch":
+            self.select()
+        elif moves == "jump":
+            self.model.leaf = None
+        answer = self.run(
+            self.manager.append_message({"role": "assistant", "content": []}, link=link)
+        )
+        stale = moves == "switch" or (moves == "jump" and moved)
+        assert link is not None
+        assert link.linked_entry_id == (None if stale else answer)
+        self.learn(answer)
+
+    @rule(place=st.integers(0, 1000), meanwhile=st.booleans())
+    def context_epoch(self, place: int, meanwhile: bool) -> None:
+        """Activated where it was captured, refused when anything came in between."""
+        path = [i for i in self.model.path(self.model.leaf) if self.model.shows(i)]
+        if not path:
+            return
+        views = path[place % len(path) :]
+
+        async def activate() -> str:
+            async with self.manager.capture() as captured:
+                candidate = await captured.prepare_context_epoch(views, representation="r")
+                if meanwhile:
+                    await self.call("message", "meanwhile", 0)
+                return (await captured.activate_context_epoch(candidate, 1)).entry_id
+
+        if meanwhile:
+            with pytest.raises(Conflict):
+                self.run(activate())
+            self.learn_new()
+            return
+        epoch = self.run(activate())
+        self.learn(epoch)
+        found = self.run(self.manager.read_active_context_epoch())
+        assert found.entry_id == epoch
+        assert [view.ref.entry_id for view in found.recipe.views] == views[:-1]
+
+    def learn_new(self) -> None:
+        """Take everything into the model that it does not know."""
+        for entry in self.run(self.manager.read_entries()):
+            if entry.id not in self.model.entries:
+                self.model.add(json.loads(entry.raw))
+
+    def learn_from(self, path: str, attempt: str) -> None:
+        """The same from a session's file, which has the records of this attempt."""
+        model = self.models[path]
+        with SessionView.open(path) as view:
+            for entry in view.iter_entries():
+                if entry.id not in model.entries:
+                    model.add(json.loads(entry.raw))
+        assert {f"{attempt}:attempt_admitted", f"{attempt}:attempt_settled"} <= set(model.entries)
+
     @rule()
     def a_view_beside_it(self) -> None:
         with SessionView.open(self.path) as view:
@@ -266,7 +345,7 @@ class TestManagerForLonger(ManagerMachine.TestCase):  # type: ignore[misc]
     """Thousands of steps."""
 
     settings = settings(
-        max_examples=80,
+        max_examples=60,
         stateful_step_count=60,
         deadline=None,
         suppress_health_check=list(HealthCheck),
