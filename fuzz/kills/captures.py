@@ -45,7 +45,7 @@ class Capturing(Owning):
         epoch = active_context_epoch(view, view.leaf_id)
         active = None if epoch is None else epoch.entry_id
         require(active == (compactions[-1] if compactions else None), f"the epoch is {active}")
-        new = compactions[len(compactions) - len(told) - 1 :]
+        new = compactions[max(0, len(compactions) - len(told) - 1) :]
         require(set(told) <= set(new), "an epoch that was told is not there")
 
     def _check_links(self, told: list[str]) -> None:
