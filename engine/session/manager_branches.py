@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec import UNSET, UnsetType
 
 from treering.engine.errors import Conflict, Invalid
-from treering.engine.session.admission import EntryInput, admit
+from treering.engine.session.admission import admit
 from treering.engine.session.manager_making import ManagerMaking, copy_in_memory
 from treering.engine.session.manager_parts import Moved, Source, Threads, moved, only_wait
 from treering.engine.session.navigation import (
@@ -18,6 +18,7 @@ from treering.engine.session.navigation import (
     NavigationOptions,
     navigate,
 )
+from treering.engine.session.output_links import OutputLink, linked_branch_summary
 from treering.engine.session.plan import append_one
 from treering.engine.session.session import Session
 from treering.engine.session.verbs import branch_summary
@@ -78,15 +79,17 @@ class ManagerBranches(ManagerMaking):
 
     async def _append_there(
         self,
-        entry: EntryInput,
+        entry: dict[str, Any],
         expected_leaf: str | None | UnsetType,
         source: Source | None = None,
+        link: OutputLink | None = None,
     ) -> str:
         admitted = admit(entry)
+        linked = None if link is None else linked_branch_summary(entry, link)
 
         def work(session: Session) -> Moved:
             check_leaf(session, expected_leaf)
-            added = append_one(session, admitted)
+            added = append_one(session, admitted) if linked is None else linked.append(session)
             return moved(session, added.id, added.raw)
 
         found: str = await self._do(work, source)
@@ -228,9 +231,10 @@ class _Moves:
         from_hook: bool | None,
         usage: Any,
         expected_leaf: str | None,
+        link: OutputLink | None,
     ) -> str:
         entry = branch_summary(entry_id, summary, details, from_hook=from_hook, usage=usage)
-        return await self._manager._append_there(entry, expected_leaf, self._source)
+        return await self._manager._append_there(entry, expected_leaf, self._source, link)
 
     async def set_label(self, entry_id: str, label: str) -> str:
         entry = {"type": "label", "targetId": entry_id, "label": label}

@@ -10,13 +10,12 @@ from msgspec import UNSET, UnsetType
 
 from treering.engine.session.admission import EntryInput
 from treering.engine.session.captured import CapturedSource, written_directly
-from treering.engine.session.manager_branches import ManagerBranches, check_leaf
-from treering.engine.session.manager_parts import Moved, Source, Stored, moved
+from treering.engine.session.manager_branches import ManagerBranches
+from treering.engine.session.manager_parts import Source, Stored
 from treering.engine.session.output_links import (
     LinkedCompaction,
     LinkedEntry,
     OutputLink,
-    linked_branch_summary,
     linked_message,
     linked_refinement,
     refinement,
@@ -139,17 +138,7 @@ class ManagerLinks(AppendVerbs[Any], ManagerBranches):
             Invalid: no link of such a request, or a summary that comes from a hook.
         """
         entry = branch_summary(entry_id, summary, details, from_hook=from_hook, usage=usage)
-        if link is None:
-            return await self._append_there(entry, expected_leaf)
-        linked = linked_branch_summary(entry, link)
-
-        def work(session: Session) -> Moved:
-            check_leaf(session, expected_leaf)
-            added = linked.append(session)
-            return moved(session, added.id, added.raw)
-
-        found: str = await self._do(work)
-        return found
+        return await self._append_there(entry, expected_leaf, link=link)
 
     async def _append_linked(self, linked: LinkedEntry | LinkedCompaction) -> str:
         def work(session: Session) -> Stored:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeVar
 
 from treering.engine.errors import Conflict, Invalid, NotFound
@@ -16,6 +16,7 @@ from treering.engine.limits import PAGE_ENTRIES
 from treering.engine.session import texts
 from treering.engine.session.entry import Entry
 from treering.engine.session.facts import SUMMARY_KINDS
+from treering.engine.session.output_links import OutputLink
 from treering.engine.session.reads import Reads
 from treering.engine.session.summary_text import (
     NOTHING_SAID,
@@ -284,6 +285,8 @@ class SummaryResult:
     """Store the text as it is: without the sentence before it and the file lists behind it."""
     from_hook: bool | None = None
     """True for a summary that an extension made."""
+    link: OutputLink | None = None
+    """Of the request (``summary``, ``branch``) that wrote it."""
 
 
 Summariser = Callable[[SummaryRequest], Awaitable[str | SummaryResult]]
@@ -324,6 +327,7 @@ class Navigable(Protocol):
         from_hook: bool | None,
         usage: Any,
         expected_leaf: str | None,
+        link: OutputLink | None,
     ) -> str:
         """Append a branch_summary below an entry and go there; returns its id."""
 
@@ -419,6 +423,7 @@ async def navigate(
             from_hook=made.from_hook,
             usage=made.usage,
             expected_leaf=old_leaf,
+            link=made.link,
         )
     if options.label:
         await session.set_label(target_id if summary_id is None else summary_id, options.label)
@@ -451,7 +456,7 @@ async def _summary_of(
     if not found.verbatim:
         text = composed(text, request.read_files, request.modified_files)
     details = request.details if found.details is None else found.details
-    return SummaryResult(text, found.usage, details, found.verbatim, found.from_hook)
+    return replace(found, text=text, details=details)
 
 
 class _AbortedError(Exception):

@@ -16,7 +16,7 @@ from support.long_runs import LONG
 from test_tree import Oracle, items_of
 from tree_helpers import assistant, chain, entry, tool, user, viewed
 
-from treering.engine import Conflict, Invalid, NotFound, Session
+from treering.engine import Conflict, Invalid, NotFound, OutputLink, Session
 from treering.engine.session.navigation import (
     RESERVED_TOKENS,
     Navigation,
@@ -369,7 +369,9 @@ class Moving:
         from_hook: bool | None,
         usage: Any,
         expected_leaf: str | None,
+        link: OutputLink | None,
     ) -> str:
+        assert link is None
         self._take_turn("branch_with_summary", expected_leaf)
         made = {
             "type": "branch_summary",

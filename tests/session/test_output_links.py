@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 from manager_helpers import assistant, file_of, ids, made, on_loop, owned, user
 
-from treering.engine import Conflict, Invalid, InvalidEntry, SessionManager, StorageFull
+from treering.engine import (
+    Conflict,
+    Invalid,
+    InvalidEntry,
+    NavigationOptions,
+    SessionManager,
+    StorageFull,
+    SummaryRequest,
+    SummaryResult,
+)
 from treering.engine.session.captured import CapturedSource, Operation
 from treering.engine.session.output_links import OutputLink
 
@@ -183,6 +192,33 @@ async def test_a_branch_summary_has_the_link_of_the_branch_that_is_left(tmp_path
         entry = await stored(manager, done)
         assert (entry["parentId"], entry["fromId"]) == (None, "root")
         assert link.linked_entry_id == done
+
+
+@on_loop
+async def test_a_summary_of_navigation_has_its_link(tmp_path: Path) -> None:
+    """The summariser hands it over with its text; a link that does not fit writes nothing."""
+    async with await made(tmp_path) as manager:
+        first = await manager.append_message(user())
+        await manager.append_message(assistant("words to be summarised"))
+
+        def summariser(detail: str) -> Any:
+            async def summarise(_: SummaryRequest) -> SummaryResult:
+                async with manager.capture() as captured:
+                    link = await link_of(captured, "summary", detail)
+                return SummaryResult("what was said", link=link)
+
+            return summarise
+
+        leaf = manager.get_leaf_id()
+        wrong = NavigationOptions(summarize=True, summariser=summariser("compaction"))
+        with pytest.raises(Invalid):
+            await manager.navigate_tree(first, wrong)
+        assert manager.get_leaf_id() == leaf
+        right = NavigationOptions(summarize=True, summariser=summariser("branch"))
+        done = await manager.navigate_tree(first, right)
+        assert done.summary_entry_id is not None
+        entry = await stored(manager, done.summary_entry_id)
+        assert entry["requestOutput"]["source"]["leafId"] == leaf
 
 
 @on_loop
