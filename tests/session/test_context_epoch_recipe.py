@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -268,11 +269,11 @@ def test_any_field_of_any_type(data: st.DataObject) -> None:
             holder = holder[step]
         action = data.draw(st.sampled_from(["change", "remove", "add"]))
         if action == "add" and isinstance(holder, dict):
-            holder[data.draw(st.text(max_size=5))] = data.draw(_values)
+            holder[data.draw(st.text(max_size=5))] = copy.deepcopy(data.draw(_values))
         elif action == "remove":
             del holder[place[-1]]
         else:
-            holder[place[-1]] = data.draw(_values)
+            holder[place[-1]] = copy.deepcopy(data.draw(_values))
         if not _places(value):
             break
     try:

@@ -9,6 +9,7 @@ import time
 
 import pytest
 from click.testing import CliRunner, Result
+from support.long_runs import LONG
 
 from treering.tools import bench, bench_data, bench_manager, bench_measure
 from treering.tools.bench import command
@@ -21,7 +22,7 @@ def run(folder: object, *arguments: str) -> Result:
 
 
 class TestCommand:
-    @pytest.mark.slow
+    @LONG
     def test_every_row_is_measured_with_every_key(self, tmp_path, monkeypatch):
         """A tiny quick run gives each row once, with all keys, and removes its folder."""
         monkeypatch.setenv("TREERING_CORPUS", str(tmp_path / "none"))
