@@ -37,21 +37,25 @@ from treering.engine.session.session import Session
 
 
 class Writes(Protocol):
-    """What a capture needs of its manager."""
+    """How a capture writes through its manager."""
 
     def __call__(self, work: Callable[[Session], Any], source: Source) -> Awaitable[Any]:
-        """Do work in the writer's turn of a source that may not be selected any more."""
+        """Do work in the writer's turn of a source."""
 
 
 class CapturedSource:
     """One moment of an owned session: ``async with manager.capture() as captured``."""
 
-    def __init__(self, threads: Threads, held: Source, moment: Moment, write: Writes) -> None:
+    def __init__(
+        self, threads: Threads, held: Source, moment: Moment, *, write: Writes, write_late: Writes
+    ) -> None:
+        """``write`` refuses when another session is selected, ``write_late`` does not."""
         session = held.reads
         assert isinstance(session, Session)
         self._threads = threads
         self._held = held
         self._write = write
+        self._write_late = write_late
         self._ended = False
         self._read: list[Capture] = []
         file = held.file
@@ -107,7 +111,7 @@ class CapturedSource:
             added = store_request(session, record)
             return Stored(added.id, added.raw)
 
-        stored: str = await self._write(work, self._held)
+        stored: str = await self._write_late(work, self._held)
         return stored
 
     def operation(
@@ -216,8 +220,8 @@ class CapturedSource:
         """Make a candidate the context: one qualified compaction, durable when this returns.
 
         Raises:
-            Conflict: the session is not where it was captured (owner, branch or position), or the
-                candidate comes from another capture; nothing was written.
+            Conflict: the session is not where it was captured (owner, branch or position), another
+                one is selected, or the candidate comes from another capture; nothing was written.
             InvalidContextEpoch: summary or tokens are not what the recipe says.
             Others: as :meth:`Session.append`.
         """

@@ -50,7 +50,9 @@ class ManagerLinks(AppendVerbs[Any], ManagerBranches):
         source.pin()
         try:
             moment: Moment = await self._do(Session.moment, source)
-            captured = CapturedSource(self._threads, source, moment, self._written)
+            captured = CapturedSource(
+                self._threads, source, moment, write=self._do, write_late=self._written
+            )
             try:
                 yield captured
             finally:

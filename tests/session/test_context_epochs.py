@@ -165,9 +165,12 @@ async def test_a_jump_and_back_a_recovery_and_another_session_refuse(tmp_path: P
                 await captured.activate_context_epoch(candidate, 1)
             candidate = await captured.prepare_context_epoch(ids[:3], representation="r")
             await manager.new_session()
-            ack = await captured.activate_context_epoch(candidate, 1)  # its own session is there
-            assert compactions(manager) == 0
-            assert ack.sequence > captured.source.source_sequence
+            with pytest.raises(Conflict):
+                await captured.activate_context_epoch(candidate, 1)
+            with pytest.raises(Conflict):
+                await captured.append_qualified(
+                    {"type": "custom", "customType": "c"}, "native-recovery"
+                )
         with pytest.raises(Closed):
             await captured.activate_context_epoch(candidate, 1)
 
