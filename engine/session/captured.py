@@ -19,6 +19,7 @@ from treering.engine.session.context_epoch_making import (
     ContextEpochCandidate,
     activation,
     prepare,
+    unchanged,
 )
 from treering.engine.session.manager_parts import Source, Stored, Threads
 from treering.engine.session.manager_reads import CapturedHistory
@@ -201,10 +202,13 @@ class CapturedSource:
         self._check_open()
         choice = Choice(view_ids, tail_id, renderings or {}, skills or {})
         reads, members = self._held.reads, {"version": version, **recipe}
-        prepared = await self._threads.run(
-            prepare, reads, self._origin, choice, members, pinned=self._held
-        )
-        return ContextEpochCandidate(self._origin, prepared)
+
+        def prepared() -> ContextEpochCandidate:
+            recipe = prepare(reads, self._origin, choice, members)
+            return ContextEpochCandidate(self._origin, recipe, unchanged(reads, recipe))
+
+        found: ContextEpochCandidate = await self._threads.run(prepared, pinned=self._held)
+        return found
 
     async def activate_context_epoch(
         self,
@@ -218,6 +222,9 @@ class CapturedSource:
         links: Sequence[tuple[str, OutputLink]] = (),
     ) -> ContextEpochAck:
         """Make a candidate the context: one qualified compaction, durable when this returns.
+
+        When the active epoch shows the same already (``candidate.unchanged``), that one is given
+        and nothing is written.
 
         Raises:
             Conflict: the session is not where it was captured (owner, branch or position), another
@@ -238,6 +245,9 @@ class CapturedSource:
         )
 
         def work(session: Session) -> Stored:
+            if candidate.unchanged is not None:
+                prepared.check(session)
+                return Stored(candidate.unchanged, None)
             added = prepared.append(session)
             frame = added.frame
             assert frame is not None

@@ -8,11 +8,12 @@ do not matter. When it refuses, nothing was written and the old context holds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from treering.engine.errors import Conflict, Invalid, InvalidContextEpoch
+from treering.engine.limits import PAGE_ENTRIES
 from treering.engine.session.admission import admit
 from treering.engine.session.context_epoch_recipe import (
     MARKER,
@@ -28,6 +29,7 @@ from treering.engine.session.context_epoch_recipe import (
 from treering.engine.session.context_epochs import (
     SKILL_KINDS,
     VIEW_KINDS,
+    active_context_epoch,
     entry_ref,
     frozen_revision,
     snapshot_of,
@@ -38,22 +40,47 @@ from treering.engine.session.reads import Reads, pieces
 from treering.engine.session.verbs import compaction
 from treering.index import Entry as Indexed
 
+_PAGE: Final = PAGE_ENTRIES * 4
+_TERMS: Final = (
+    "version",
+    "renderer",
+    "representation",
+    "include_summary",
+    "replay_contract",
+    "public_window",
+    "continuation",
+    "tool_continuations",
+    "task_frame",
+    "resource_revision",
+    "mode",
+    "policy_only",
+    "request_contract",
+    "pending_request_contract",
+)
+"""Members of a recipe that say under which terms its entries are shown."""
+
 
 class ContextEpochAck(NamedTuple):
-    """An activated context epoch: durable, and the position."""
+    """An activated context epoch: durable, and the newest one at the position."""
 
     entry_id: str
     sequence: int
     revision: str
     """Of the frame, in hex."""
+    reused: bool = False
+    """Whether it was there before, and shows the same: then nothing was written."""
 
 
 class ContextEpochCandidate:
     """What would become a context epoch; nothing was written for it yet."""
 
-    def __init__(self, origin: Origin, recipe: Recipe) -> None:
+    def __init__(
+        self, origin: Origin, recipe: Recipe, unchanged: ContextEpochAck | None = None
+    ) -> None:
         self._origin = origin
         self._encoded = recipe.encoded()
+        self.unchanged = unchanged
+        """The active epoch, when it shows the same already: activating writes nothing then."""
 
     @property
     def recipe(self) -> Recipe:
@@ -108,6 +135,52 @@ def prepare(reads: Reads, origin: Origin, choice: Choice, recipe: dict[str, Any]
     )
     check_recipe(built)
     return built
+
+
+def unchanged(reads: Reads, recipe: Recipe) -> ContextEpochAck | None:
+    """The active epoch where a recipe was captured, if it shows the same under the same terms."""
+    leaf_id = recipe.source.leaf_id
+    try:
+        active = active_context_epoch(reads, leaf_id)
+    except InvalidContextEpoch:
+        return None
+    if active is None or leaf_id is None or recipe.include_summary is True:
+        return None
+    before = active.recipe
+    if any(getattr(before, name) != getattr(recipe, name) for name in _TERMS):
+        return None
+    frozen = {view.ref.entry_id: view.source_revision for view in before.views}
+    same = all(
+        frozen.get(view.ref.entry_id, view.source_revision) == view.source_revision
+        for view in (*recipe.views, *_skill_views(recipe))
+    )
+    skills = [(skill.name, skill.view.ref) for skill in _skills(recipe)]
+    if not same or skills != [(skill.name, skill.view.ref) for skill in _skills(before)]:
+        return None
+    if _shown(reads, before, leaf_id) != _shown(reads, recipe, leaf_id):
+        return None
+    return ContextEpochAck(active.entry_id, active.sequence, active.revision, reused=True)
+
+
+def _skills(recipe: Recipe) -> list[Skill]:
+    return recipe.selected_skills if isinstance(recipe.selected_skills, list) else []
+
+
+def _skill_views(recipe: Recipe) -> list[View]:
+    return [skill.view for skill in _skills(recipe)]
+
+
+def _shown(reads: Reads, recipe: Recipe, leaf_id: str) -> list[str]:
+    """The entries that a recipe shows at a position, in their order."""
+    leaf = reads.ask(lambda index: index.by_id(leaf_id))
+    tail = reads.ask(lambda index: index.by_id(recipe.literal_tail_id))
+    assert leaf is not None
+    assert tail is not None
+    shown = [view.ref.entry_id for view in recipe.views]
+    for depth in range(tail.depth, leaf.depth + 1, _PAGE):
+        rows = reads._path_rows(leaf.sequence, depth)
+        shown += [row.id for row in rows if row.kind in VIEW_KINDS and row.kind != "compaction"]
+    return shown
 
 
 def _built(**members: Any) -> Recipe:

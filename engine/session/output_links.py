@@ -223,6 +223,17 @@ class LinkedCompaction:
         if any(one != self._origins[0] for one in self._origins):
             raise Invalid("the links of one compaction come from one capture")
 
+    def check(self, session: Session) -> None:
+        """Raise Conflict unless the session stands where this was captured."""
+        for origin in self._origins[:1]:
+            here, leaf = origin.session is session, origin.source.leaf_id
+            if not here or session.moment()[::2] != (leaf, origin.selections):
+                raise Conflict(
+                    "the session is not where this compaction was captured",
+                    path=session.path,
+                    next_step="capture it again",
+                )
+
     def append(self, session: Session) -> Appended:
         """In the writer's turn.
 
@@ -232,14 +243,7 @@ class LinkedCompaction:
         """
         session.hold()
         try:
-            for origin in self._origins[:1]:
-                here, leaf = origin.session is session, origin.source.leaf_id
-                if not here or session.moment()[::2] != (leaf, origin.selections):
-                    raise Conflict(
-                        "the session is not where this compaction was captured",
-                        path=session.path,
-                        next_step="capture it again",
-                    )
+            self.check(session)
             links = [(part, link) for part, link in self._links if not link._used]
             outputs = [{**link._body, "part": part} for part, link in links]
             more = {"requestOutputs": outputs} if outputs else {}

@@ -280,6 +280,43 @@ async def test_summaries_and_policies(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_an_epoch_that_shows_the_same_is_used_again(tmp_path: Path) -> None:
+    """Nothing is written while the choice and its terms are those of the active one, with what came
+    behind it; a dropped entry, other terms or another branch make a new one."""
+    async with await made(tmp_path) as manager:
+        ids = await talked(manager)
+        first = await activated(manager, [ids[0], ids[5], ids[6], ids[7]])
+        assert not first.reused
+        size = os.path.getsize(file_of(manager))
+        shown = [ids[0], ids[5], ids[6], ids[7]]
+        again = await activated(manager, shown)
+        assert again == first._replace(reused=True)
+        assert os.path.getsize(file_of(manager)) == size
+        late = await manager.append_message(user("late"))
+        again = await activated(manager, [*shown, late])
+        assert again == first._replace(reused=True)
+        assert manager.get_leaf_id() == late
+        async with manager.capture() as captured:
+            candidate = await captured.prepare_context_epoch([*shown, late], representation="{}")
+            assert candidate.unchanged == again
+            await manager.append_message(user("later still"))
+            with pytest.raises(Conflict):
+                await captured.activate_context_epoch(candidate, 1)
+        now = [*shown, late, manager.get_leaf_id()]
+        for choice, terms in (
+            (now[1:], {}),
+            (now, {"representation": "other"}),
+            (now, {"replay_contract": "complete-context"}),
+            (now, {"task_frame": {"x": 1}}),
+            (now, {"version": 3}),
+        ):
+            await manager.branch_to(now[-1])
+            assert not (await activated(manager, choice, **terms)).reused  # type: ignore[arg-type]
+        await manager.branch_to(ids[-1])
+        assert not (await activated(manager, shown)).reused
+
+
+@on_loop
 async def test_links_of_an_epoch(tmp_path: Path) -> None:
     """Its compaction carries the links of its parts, and is qualified all the same."""
     async with await made(tmp_path) as manager:
