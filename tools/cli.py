@@ -98,6 +98,9 @@ _COMMANDS: Final = {
     "fsck": Lazy("treering.tools.check_commands:fsck", "Check journals and indexes; only reads."),
     "repair": Lazy("treering.tools.check_commands:repair", "Make a damaged session usable again."),
     "reindex": Lazy("treering.tools.check_commands:reindex", "Build indexes anew."),
+    "migrate": Lazy(
+        "treering.tools.migrate_command:migrate", "Import an exported root into a new home."
+    ),
     "dump": Lazy("treering.tools.check_commands:dump", "Frames of a journal as JSON lines."),
     "bench": Lazy("treering.tools.bench:command", "Measure this machine, beside its peers."),
 }

@@ -35,6 +35,7 @@ DOCUMENTED = (
     "repair",
     "reindex",
     "dump",
+    "migrate",
 )
 
 
@@ -83,9 +84,9 @@ def test_lists_have_a_line_for_every_command() -> None:
 
 
 def test_home_everywhere() -> None:
-    """Every command takes --home, but for the tour, which has a store of its own."""
+    """Every command takes --home, but for those that make a store of their own."""
     for name in DOCUMENTED:
-        if name != "quickstart":
+        if name not in ("quickstart", "migrate"):
             assert "home" in {parameter.name for parameter in COMMANDS[name].params}, name
 
 
@@ -115,6 +116,13 @@ def test_home_everywhere() -> None:
         ["repair", "x", "--journal-id", "g" * 32],
         ["dump"],
         ["resume"],
+        ["migrate"],
+        ["migrate", "--dry-run"],
+        ["migrate", "--from-prime-agent", "x"],
+        ["migrate", "--from-prime-agent", "x", "--from-prime-agent", "y", "--dry-run"],
+        ["migrate", "--from-prime-agent", "x", "--destination", "a", "--destination", "b"],
+        ["migrate", "--from-prime-agent", "x", "--dry-run", "extra"],
+        ["migrate", "--from-prime-agent", "", "--dry-run"],
         ["--home"],
         ["session", "list", "--home", ""],
     ],

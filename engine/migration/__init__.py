@@ -1,0 +1,1 @@
+"""Migrating a whole exported root of an older system: plan, staging, publishing."""

@@ -1,0 +1,1 @@
+"""Scheduled prompts of sessions: their files, their controls, their next run."""
