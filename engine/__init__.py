@@ -52,7 +52,7 @@ from treering.engine.session.deleting import (
 from treering.engine.session.entries import SessionHeader, UnknownEntry
 from treering.engine.session.entry import Entry
 from treering.engine.session.lifecycle import archive_session, is_draft, unarchive_session
-from treering.engine.session.listing import SessionInfo, list_sessions, most_recent
+from treering.engine.session.listing import list_sessions, most_recent
 from treering.engine.session.manager import SessionManager
 from treering.engine.session.manager_reads import CapturedHistory
 from treering.engine.session.navigation import (
@@ -67,6 +67,7 @@ from treering.engine.session.plan import Batch
 from treering.engine.session.repairing import repair
 from treering.engine.session.request_usage import RequestUsage, request_usage
 from treering.engine.session.session import Session
+from treering.engine.session.session_info import SessionInfo
 from treering.engine.session.tree import Tree, TreeNode, build_tree
 from treering.engine.session.tree_view import Selection, VisibleTree, selection_of, visible_tree
 from treering.engine.session.view import SessionView

@@ -10,7 +10,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 
 import apsw
 
@@ -125,8 +125,40 @@ class Handle:
         self._db.execute(statement)
 
 
+class _Create(Protocol):
+    def __call__(self, db: apsw.Connection, *, complete: bool, file_inode: int | None) -> None: ...
+
+
+class _Check(Protocol):
+    def __call__(self, db: apsw.Connection, path: str, *, file_inode: int | None) -> None: ...
+
+
+class Kind(NamedTuple):
+    """A kind of database: how its tables are made, and how a file is refused that is none.
+
+    All kinds have a table ``state`` of one row whose ``sequence`` grows with every change.
+    """
+
+    create: _Create
+    check: _Check
+
+
+def _session_tables(db: apsw.Connection, *, complete: bool, file_inode: int | None) -> None:
+    # Looked up when it is called: tests let it fail.
+    schema.create_schema(db, complete=complete, file_inode=file_inode)
+
+
+SESSION: Final = Kind(_session_tables, schema.check)
+
+
 def open_file(
-    path: str, *, readonly: bool, create: bool, busy_timeout_ms: int, cache_kib: int
+    path: str,
+    *,
+    readonly: bool,
+    create: bool,
+    busy_timeout_ms: int,
+    cache_kib: int,
+    kind: Kind = SESSION,
 ) -> tuple[apsw.Connection, str]:
     """Open, or create, and check one database file."""
     schema.require_sqlite(apsw.sqlite_lib_version())
@@ -134,9 +166,9 @@ def open_file(
     register(path)
     try:
         if create and not readonly and not os.path.lexists(path):
-            db = _new_file(path, busy_timeout_ms, cache_kib, building=False)
+            db = _new_file(path, busy_timeout_ms, cache_kib, kind, building=False)
         else:
-            db = _old_file(path, readonly, busy_timeout_ms, cache_kib)
+            db = _old_file(path, readonly, busy_timeout_ms, cache_kib, kind)
     except BaseException as error:
         unregister(path)
         if isinstance(error, (apsw.Error, UnicodeError, OSError)):
@@ -151,7 +183,7 @@ def open_build(path: str, *, busy_timeout_ms: int, cache_kib: int) -> tuple[apsw
     path = schema.resolved(path)
     register(path)
     try:
-        db = _new_file(path, busy_timeout_ms, cache_kib, building=True)
+        db = _new_file(path, busy_timeout_ms, cache_kib, SESSION, building=True)
     except BaseException as error:
         unregister(path)
         if isinstance(error, (apsw.Error, UnicodeError, OSError)):
@@ -160,7 +192,13 @@ def open_build(path: str, *, busy_timeout_ms: int, cache_kib: int) -> tuple[apsw
     return db, path
 
 
-def _old_file(path: str, readonly: bool, busy_timeout_ms: int, cache_kib: int) -> apsw.Connection:  # noqa: FBT001
+def _old_file(
+    path: str,
+    readonly: bool,  # noqa: FBT001
+    busy_timeout_ms: int,
+    cache_kib: int,
+    kind: Kind,
+) -> apsw.Connection:
     schema.require_file(path)
     least = None if readonly else _sequence_without_wal(path)
     db = schema.connect(path, readonly=readonly)
@@ -168,7 +206,7 @@ def _old_file(path: str, readonly: bool, busy_timeout_ms: int, cache_kib: int) -
         schema.configure(db, busy_timeout_ms=busy_timeout_ms, cache_kib=cache_kib)
         if db.readonly("main") and not readonly:
             raise IndexFault(path, "the file is read-only")
-        schema.check(db, path, file_inode=signed(os.lstat(path).st_ino))
+        kind.check(db, path, file_inode=signed(os.lstat(path).st_ino))
         if least is not None and (db.execute("SELECT sequence FROM state").get or 0) < least:
             # Closing would write the old time over the file, and what it knows of its own: the
             # newest watermark.
@@ -202,7 +240,7 @@ def _sequence_without_wal(path: str) -> int | None:
 
 
 def _new_file(
-    path: str, busy_timeout_ms: int, cache_kib: int, *, building: bool
+    path: str, busy_timeout_ms: int, cache_kib: int, kind: Kind, *, building: bool
 ) -> apsw.Connection:
     for suffix in ("-wal", "-shm", "-journal"):
         if os.path.lexists(path + suffix):
@@ -219,7 +257,7 @@ def _new_file(
             schema.write_settings(db)
         db.execute("BEGIN IMMEDIATE")
         inode = signed(os.lstat(path).st_ino)
-        schema.create_schema(db, complete=not building, file_inode=inode)
+        kind.create(db, complete=not building, file_inode=inode)
         # cksumvfs adds checksums only after it has seen page 1, which a long transaction would
         # write last, behind pages that had to leave the cache: so commit before there are any.
         db.execute("COMMIT")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from treering.engine.environment import iso_time
-from treering.engine.session.listing import NO_MESSAGES, SessionInfo
+from treering.engine.session.session_info import NO_MESSAGES, SessionInfo
 from treering.index import Usage
 from treering.tools.output import one_line
 

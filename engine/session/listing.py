@@ -2,8 +2,8 @@
 
 A row comes from one verified pass over the journal, so it says the same with and without an index,
 and a damaged session never looks well. No index is built for it, none is read (only the watermark
-that one remembers), and nothing is written. Rows are remembered for as long as the file does not
-change.
+that one remembers), and nothing is written but the catalogue, where rows are remembered for as long
+as the file does not change; where none can be written, this process remembers some.
 
 "Recent" is the last user or assistant message, everywhere; times of files do not count.
 """
@@ -14,8 +14,8 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from dataclasses import replace
+from typing import Final
 
 from treering.engine import home
 from treering.engine.errors import (
@@ -38,73 +38,20 @@ from treering.engine.journal.ownership import open_regular
 from treering.engine.journal.reader import FileBytes, frame_at
 from treering.engine.journal.recovery import VERDICTS
 from treering.engine.journal.shared import SharedFrames
+from treering.engine.session.catalogue import Remembered
 from treering.engine.session.entries import SessionHeader, decode_header
 from treering.engine.session.facts import timestamp_ms
 from treering.engine.session.filling import hint_of, peek_hint, stated_id
 from treering.engine.session.listing_cache import InfoCache, Stamp, stamp_of
+from treering.engine.session.session_info import SessionInfo, Status
 from treering.engine.session.summing import ALL_TEXT_CHARS, Summary, summarise
 from treering.engine.session.trash import hidden_ids
 from treering.engine.session.view import examine_again
 from treering.engine.transfer.depth import DEPTH_MAX, depth_of_source, read_header
-from treering.index import IndexBusy, IndexFault, Usage, files
-
-NO_MESSAGES: Final = "(no messages)"
+from treering.index import IndexBusy, IndexFault, files
 
 _PARENTS: Final = re.compile(rb'"(?:parentSession|branchedFrom)"')
 """Members of a header that lead to the depth of a session which does not state its own."""
-
-Status = Literal["ok", "damaged", "foreign", "unsupported", "unreadable"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionInfo:
-    """One session, or one file that should have been one. Times are Unix milliseconds."""
-
-    path: str
-    id: str
-    """What the file name states, also where that is no id."""
-    status: Status = "ok"
-    """``ok``: it opens. ``damaged``: what comes before the damage is counted. ``foreign``: not a
-    journal of ours (legacy files too). ``unsupported``: of a newer release. ``unreadable``: the
-    system refused, which says nothing about the session."""
-    reason: str | None = None
-    """Why it is not ok; of an ok session what its end looks like, if not clean."""
-    cwd: str | None = None
-    name: str | None = None
-    """The newest display name in the whole session."""
-    state: str | None = None
-    """``active``, ``archived`` or ``crash``; None while nothing said so."""
-    parent_session_path: str | None = None
-    """As the header states it."""
-    rlm_depth: int | None = None
-    """Recorded, or projected from the parents; None when there is no header."""
-    created: int | None = None
-    """By the header."""
-    last_message: int | None = None
-    """The newest time of a user or assistant message: the message's own, else its entry's."""
-    message_count: int = 0
-    """All messages, those of tools included."""
-    entry_count: int = 0
-    first_user_text: str | None = None
-    """The beginning of the first text that a user wrote."""
-    all_messages_text: str | None = None
-    """The beginning of what users and assistants wrote, for a search; None when not asked
-    for, or when nothing can be read."""
-    agent_status: dict[str, Any] | None = None
-    """The last one in the file."""
-    usage: Usage | None = None
-    """What the session used itself, summaries included; what its children used is theirs."""
-
-    @property
-    def modified(self) -> int | None:
-        """The last message, else the creation; None when nothing tells a time."""
-        return self.created if self.last_message is None else self.last_message
-
-    @property
-    def first_message(self) -> str:
-        """The first text of a user, or ``(no messages)``."""
-        return self.first_user_text or NO_MESSAGES
-
 
 OnSession = Callable[[SessionInfo], None]
 OnProgress = Callable[[int, int], None]
@@ -172,7 +119,7 @@ def session_info(path: str) -> SessionInfo:
     """The row of one file; never an error because of what the file is."""
     path = os.path.abspath(path)
     name = os.path.basename(path).removesuffix(JOURNAL_SUFFIX)
-    info = _Look(path, name, _folder_index(Store.of_journal(path)), None, texts=False).info()
+    info = _Look(path, name, _folder_index(Store.of_journal(path)), None, None, texts=False).info()
     if info is None:
         return SessionInfo(path=path, id=name, status="unreadable", reason="no such file")
     return info
@@ -186,10 +133,15 @@ def session_names(store: Store) -> list[str]:
     Raises:
         StorageError: the folder is there and cannot be listed.
     """
+    return _names_of(store)[0]
+
+
+def _names_of(store: Store) -> tuple[list[str], list[str]]:
+    """(sessions, those whose deletion is not finished), sorted."""
     try:
         names = os.listdir(store.sessions)
     except FileNotFoundError:
-        return []
+        return [], []
     except OSError as error:
         raise from_os_error(error, "list the sessions", store.sessions) from error
     stated = {
@@ -197,7 +149,8 @@ def session_names(store: Store) -> list[str]:
         for name in names
         if name.endswith(JOURNAL_SUFFIX) and not name.startswith(".")
     }
-    return sorted(stated - hidden_ids(store))
+    hidden = hidden_ids(store)
+    return sorted(stated - hidden), sorted(stated & hidden)
 
 
 def path_in(store: Store, name: str) -> str:
@@ -234,16 +187,42 @@ def is_of(path: str, folder: Folder) -> bool:
     return header is not None and folder.is_stated(header.cwd)
 
 
+def refresh(store: Store, *, on_progress: OnProgress | None = None) -> None:
+    """Bring the catalogue of a store up to date: only what moved is read.
+
+    Raises:
+        StorageError: the sessions folder is there and cannot be listed.
+    """
+    names, half_deleted = _names_of(store)
+    with Remembered(store, names, half_deleted, texts=False) as rows:
+        catch_up(store, names, rows, on_progress=on_progress)
+
+
+def catch_up(
+    store: Store, names: list[str], rows: Remembered, *, on_progress: OnProgress | None = None
+) -> None:
+    """Read those of these sessions whose rows are not of the state that their files have now."""
+    indexes = _folder_index(store)
+    for loaded, name in enumerate(names, 1):
+        path = path_in(store, name)
+        stamp = stamp_of(path, indexes.get(name))
+        if stamp is None or not rows.is_current(name, stamp):
+            _Look(path, name, indexes, None, rows, texts=False).info()
+        if on_progress is not None:
+            on_progress(loaded, len(names))
+
+
 def _looks(
     store: Store, cwd: str | None, *, texts: bool
 ) -> Iterator[tuple[int, int, SessionInfo | None]]:
-    names = session_names(store)
+    names, half_deleted = _names_of(store)
     folder = None if cwd is None else Folder(cwd)
     known = _folder_index(store)
     _cache.begin(store.sessions, [path_in(store, name) for name in names])
-    for loaded, name in enumerate(names, 1):
-        look = _Look(path_in(store, name), name, known, folder, texts=texts)
-        yield loaded, len(names), look.info()
+    with Remembered(store, names, half_deleted, texts=texts) as rows:
+        for loaded, name in enumerate(names, 1):
+            look = _Look(path_in(store, name), name, known, folder, rows, texts=texts)
+            yield loaded, len(names), look.info()
 
 
 def _folder_index(store: Store) -> dict[str, str]:
@@ -261,20 +240,30 @@ class _Look:
     """A look at one file."""
 
     def __init__(
-        self, path: str, name: str, indexes: dict[str, str], folder: Folder | None, *, texts: bool
+        self,
+        path: str,
+        name: str,
+        indexes: dict[str, str],
+        folder: Folder | None,
+        rows: Remembered | None,
+        *,
+        texts: bool,
     ) -> None:
         self._path = path
         self._name = name
         self._indexes = indexes
         self._folder = folder
+        self._rows = rows
         self._texts = texts
+        # A catalogue keeps them for every later search: reading them again would cost more.
+        self._reads_texts = texts or (rows is not None and rows.keeps_texts)
         self._keep = False
         """Whether the row can be remembered: the file rests, and nothing else is in it."""
 
     def info(self) -> SessionInfo | None:
         """The row; None when the file has gone, or is of another working directory."""
         stamp = stamp_of(self._path, self._indexes.get(self._name))
-        known = None if stamp is None else _cache.get(self._path, stamp, texts=self._texts)
+        known = None if stamp is None else self._known(stamp)
         if known is None:
             self._keep = stamp is not None and stamp.settled
             known = self._read(stamp)
@@ -285,28 +274,42 @@ class _Look:
         status = deepcopy(known.agent_status)
         return replace(known, agent_status=status, all_messages_text=text)
 
+    def _known(self, stamp: Stamp) -> SessionInfo | None:
+        known = _cache.get(self._path, stamp, texts=self._texts)
+        if known is None and self._rows is not None:
+            known = self._rows.get(self._name, stamp, texts=self._texts)
+        return known
+
     def _is_wanted(self, cwd: str | None) -> bool:
         return self._folder is None or self._folder.is_stated(cwd)
 
     def _read(self, stamp: Stamp | None) -> SessionInfo | None:
+        found = self._read_row()
+        if found is None:
+            return None
+        # A system that refuses may say something else the next time.
+        keep = self._keep and found.status != "unreadable"
+        if self._rows is not None:
+            self._rows.put(found, stamp, settled=keep)
+        if stamp is not None and keep:
+            kept = found if self._texts else replace(found, all_messages_text=None)
+            _cache.put(self._path, stamp, kept, texts=self._texts, chars=_chars_of(kept))
+        return found
+
+    def _read_row(self) -> SessionInfo | None:
         try:
             home.check_session_id(self._name)
-            found = self._read_again()
+            return self._read_again()
         except NotAJournal as error:
-            found = self._foreign(error.what)
+            return self._foreign(error.what)
         except NotFound as error:
             if not os.path.lexists(self._path):
                 return None
             return self._bad("unreadable", error.what)  # a link that leads nowhere
         except TreeringError as error:
-            found = self._bad(_status_of(error), error.what)
-            self._keep = self._keep and found.status != "unreadable"
+            return self._bad(_status_of(error), error.what)
         except (OSError, MemoryError) as error:
             return self._bad("unreadable", str(error) or "out of memory")
-        if found is not None and stamp is not None and self._keep:
-            chars = _chars_of(found)
-            _cache.put(self._path, stamp, found, texts=self._texts, chars=chars)
-        return found
 
     def _read_again(self) -> SessionInfo | None:
         """Read it; once more when it was cut or replaced while we looked."""
@@ -333,7 +336,7 @@ class _Look:
                 raise found.refusal()
             shared = SharedFrames(source, found.journal_id)
             walk = Walk(source.captured(found.place.offset), found.journal_id, shared=shared)
-            info = self._row(summarise(walk, texts=self._texts))
+            info = self._row(summarise(walk, texts=self._reads_texts))
             if found.case != "A":
                 status: Status = "ok" if found.case == "E" else "damaged"
                 reason = f"case {found.case}: {VERDICTS[found.case]}"
@@ -369,7 +372,7 @@ class _Look:
             message_count=found.messages,
             entry_count=found.entries,
             first_user_text=found.first_user_text,
-            all_messages_text=" ".join(found.texts)[:ALL_TEXT_CHARS] if self._texts else None,
+            all_messages_text=_joined(found.texts) if self._reads_texts else None,
             agent_status=said.agent_status,
             usage=found.usage,
         )
@@ -411,6 +414,10 @@ def _header_in(file: File, path: str, journal_id: bytes) -> bytes | None:
         return decoder.decode(found[0], found[1][FRAME_HEADER_BYTES:])
     except (Undecodable, Damaged):
         return None
+
+
+def _joined(texts: list[str]) -> str:
+    return " ".join(texts)[:ALL_TEXT_CHARS]
 
 
 def _placed(info: SessionInfo, header: SessionHeader) -> SessionInfo:

@@ -14,12 +14,12 @@ from treering.engine.journal.opening import OpenMode
 from treering.engine.session.listing import (
     OnProgress,
     OnSession,
-    SessionInfo,
     list_sessions,
     most_recent,
 )
 from treering.engine.session.manager_parts import Source, Threads
 from treering.engine.session.session import Session
+from treering.engine.session.session_info import SessionInfo
 from treering.engine.session.view import SessionView
 from treering.engine.transfer.copying import copy_branch, fork_session
 from treering.engine.transfer.importing import ImportPreview, import_session, preview_import

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 from bars_helpers import COMMAND, command, custom, traced
-from support.stores import DRY_RUNS, damaged_store, picture
+from support.stores import DRY_RUNS, damaged_store, picture, without_catalogue
 
 from treering.engine import Session
 
-LOOKING = [
+LISTS = [
     ["session", "list"],
     ["session", "list", "--json"],
+]
+LOOKING = [
     ["session", "show", "{}"],
     ["session", "show", "{}", "--raw"],
     ["session", "tree", "{}"],
@@ -86,7 +88,7 @@ def look(store: Path, tmp_path: Path, commands: list[list[str]]) -> list[str]:
             lines.append("\t".join([*filled, "--home", str(store)]))
     todo = tmp_path / "todo"
     todo.write_text("\n".join(lines) + "\n")
-    before = picture(store)
+    before = without_catalogue(picture(store))
     log = tmp_path / "trace"
     errors = tmp_path / "errors"
     done = traced(
@@ -97,7 +99,7 @@ def look(store: Path, tmp_path: Path, commands: list[list[str]]) -> list[str]:
     assert done.returncode == 0, done.stderr
     assert "internal error" not in errors.read_text()
     assert log.read_text(errors="replace").count(f"{store}/sessions/") > len(lines)
-    assert picture(store) == before
+    assert without_catalogue(picture(store)) == before
     return changes(log, store)
 
 
@@ -105,7 +107,19 @@ def test_looking_makes_no_call_that_changes_the_store(store: Path, tmp_path: Pat
     """strace of every reading command on a session of every kind, `repair --dry-run` in every mode
     among them: no write, rename, unlink, mkdir, chmod, time stamp, lock, or open for writing below
     the store; and the picture is the same, folders and their times included."""
+    before = picture(store)
     assert look(store, tmp_path, LOOKING) == []
+    assert picture(store) == before
+
+
+def test_a_list_changes_only_the_catalogue(store: Path, tmp_path: Path) -> None:
+    """The same of lists: every call that changes something is about the catalogue's own files, or
+    makes the names of its folder durable."""
+    found = look(store, tmp_path, LISTS)
+    index = f"{store}/session-index"
+    assert found, "a list keeps what it read"
+    others = [line for line in found if f"{index}/catalogue_." not in line]
+    assert [line for line in others if not line.endswith("= -1 EEXIST (File exists)")] == []
 
 
 def test_fsck_in_processes_makes_no_such_call_either(store: Path, tmp_path: Path) -> None:
@@ -140,6 +154,8 @@ busy = False
 def look(event, arguments):
     if event != "open" or not isinstance(arguments[0], (str, bytes)):
         return
+    if isinstance(arguments[2], int) and arguments[2] & os.O_EXCL:
+        return  # a file that is being made: no other descriptor of it has a lock to lose
     path = os.fsdecode(arguments[0])
     if ".sqlite3" in path or ".build-" in path:
         base = path

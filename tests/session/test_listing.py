@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from session_helpers import crash, custom, drop_index, new, raises_typed, read_bytes, write_bytes
 from support.build import SESSION, Maker, compact
 from support.damage import flip
-from support.stores import PLAIN, damaged_store, picture
+from support.stores import PLAIN, damaged_store, picture, without_catalogue
 
 from treering.engine import (
     Invalid,
@@ -31,8 +31,6 @@ from treering.engine import (
 from treering.engine.journal.disk import Disk, File
 from treering.engine.session import listing, listing_cache, summing
 from treering.engine.session.listing import (
-    NO_MESSAGES,
-    SessionInfo,
     iter_sessions,
     list_sessions,
     most_recent,
@@ -40,7 +38,8 @@ from treering.engine.session.listing import (
 )
 from treering.engine.session.listing_cache import InfoCache, Stamp
 from treering.engine.session.metadata import read_metadata
-from treering.index import Usage
+from treering.engine.session.session_info import NO_MESSAGES, SessionInfo
+from treering.index import IndexFault, Usage, files
 
 _EARLY = "2024-01-01T00:00:00.000Z"
 _LATE = "2024-06-01T00:00:00.000Z"
@@ -474,10 +473,10 @@ def status_of_view(path: str) -> str:
 
 def test_a_store_in_every_state(tmp_path: Path) -> None:
     """Listing: one bad file hides no other one. Every row says what a view says, and looking
-    changes nothing."""
+    changes nothing but the catalogue."""
     home = damaged_store(tmp_path / "home")
     store = Store.at(str(home))
-    before = picture(home)
+    before = without_catalogue(picture(home))
     for _ in range(2):
         rows = {info.id: info for info in list_sessions(store)}
         assert len(rows) > 30
@@ -493,7 +492,7 @@ def test_a_store_in_every_state(tmp_path: Path) -> None:
                     assert info.entry_count == counts["entries"], name
         assert rows["nowhere"].status == "unreadable"
         assert rows["odd name"].status == "damaged"
-        assert picture(home) == before
+        assert without_catalogue(picture(home)) == before
     assert {info.status for info in rows.values()} == {
         "ok", "damaged", "foreign", "unsupported", "unreadable",
     }  # fmt: skip
@@ -521,7 +520,7 @@ def test_acknowledged_data_that_is_gone(store: Store, cache: InfoCache[SessionIn
     assert "case D" in (info.reason or "")
     drop_index(path)
     assert only(store).status == "ok"
-    shutil.copytree(store.index + ".kept", store.index)
+    shutil.copytree(store.index + ".kept", store.index, dirs_exist_ok=True)
     assert only(store).status == "damaged"
     assert len(cache) == 1
 
@@ -707,13 +706,27 @@ def test_what_changed_a_moment_ago_is_not_remembered(
     assert opened == ["a", "a"]
 
 
-def test_texts_are_read_when_they_are_asked_for_first(store: Store, opened: list[str]) -> None:
+@pytest.mark.parametrize(("catalogued", "expected"), [(True, (1, 1, 1, 1)), (False, (1, 2, 2, 2))])
+def test_texts_are_read_when_they_are_asked_for_first(
+    store: Store,
+    opened: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    catalogued: bool,
+    expected: tuple[int, ...],
+) -> None:
     """A row that was remembered without texts does not do for a search; one with texts does for
-    both."""
+    both. A catalogue has them from the beginning."""
     make(store, "a", said("x"))
-    for texts, reads in ((False, 1), (True, 2), (True, 2), (False, 2)):
+    if not catalogued:
+        monkeypatch.setattr(files, "current", no_folder)
+    for texts, reads in zip((False, True, True, False), expected, strict=True):
         assert only(store, texts=texts).all_messages_text == ("x" if texts else None)
         assert len(opened) == reads
+
+
+def no_folder(folder: str, session_id: str) -> str | None:
+    """What a folder says that cannot be looked at."""
+    raise IndexFault(folder, "refused")
 
 
 def test_callers_cannot_change_what_is_remembered(store: Store) -> None:

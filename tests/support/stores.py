@@ -74,6 +74,15 @@ def picture(folder: Path, *, folder_times: bool = True) -> Picture:
     return found
 
 
+def without_catalogue(found: Picture) -> Picture:
+    """The same but for the catalogue, which lists bring up to date, and its folder's times."""
+    kept = {name: value for name, value in found.items() if "/catalogue_." not in name}
+    for name, value in kept.items():
+        if name.endswith("session-index"):
+            kept[name] = (*value[:2], 0, 0, value[4])
+    return kept
+
+
 def said(text: str) -> dict[str, Any]:
     """An entry that says something."""
     content = [{"type": "text", "text": text}]

@@ -7,12 +7,10 @@ import random
 from pathlib import Path
 
 import pytest
-from support.stores import DRY_RUNS, damaged_store
+from support.stores import DRY_RUNS, damaged_store, without_catalogue
 from tools_helpers import fine, new_session, picture, run
 
 LOOKING: list[list[str]] = [
-    ["session", "list"],
-    ["session", "list", "--json"],
     ["session", "show", "{}"],
     ["session", "show", "{}", "--raw"],
     ["session", "tree", "{}"],
@@ -48,6 +46,15 @@ def test_looking_changes_nothing(words: list[str], store: Path) -> None:
         if ran.code == 1 and words[0] != "fsck":
             assert ran.stderr.startswith("treering: ")
     assert picture(store) == before
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=str)
+def test_lists_change_nothing_but_the_catalogue(more: list[str], store: Path) -> None:
+    """A list brings the catalogue up to date, which is derived; no other byte or name."""
+    before = without_catalogue(picture(store))
+    for _ in range(2):
+        fine("session", "list", *more, home=store)
+        assert without_catalogue(picture(store)) == before
 
 
 def test_a_store_that_cannot_be_written(store: Path) -> None:
