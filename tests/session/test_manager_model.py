@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from session_helpers import drop_index
 
-from treering.engine import Conflict, NotFound, OutputLink, SessionView
+from treering.engine import Conflict, ContextEpochAck, NotFound, OutputLink, SessionView
 from treering.engine.session.manager import SessionManager
 from treering.engine.session.reads import Reads
 
@@ -258,22 +258,24 @@ class ManagerMachine(RuleBasedStateMachine):
             return
         views = path[place % len(path) :]
 
-        async def activate() -> str:
+        async def activate() -> ContextEpochAck:
             async with self.manager.capture() as captured:
                 candidate = await captured.prepare_context_epoch(views, representation="r")
                 if meanwhile:
                     await self.call("message", "meanwhile", 0)
-                return (await captured.activate_context_epoch(candidate, 1)).entry_id
+                return await captured.activate_context_epoch(candidate, 1)
 
         if meanwhile:
             with pytest.raises(Conflict):
                 self.run(activate())
             self.learn_new()
             return
-        epoch = self.run(activate())
-        self.learn(epoch)
+        ack = self.run(activate())
         found = self.run(self.manager.read_active_context_epoch())
-        assert found.entry_id == epoch
+        assert found.entry_id == ack.entry_id
+        if ack.reused:
+            return
+        self.learn(ack.entry_id)
         assert [view.ref.entry_id for view in found.recipe.views] == views[:-1]
 
     def learn_new(self) -> None:
