@@ -37,6 +37,7 @@ from treering.engine.journal.reader import FileBytes
 from treering.engine.journal.recovery import examine
 from treering.engine.json_text import clean
 from treering.engine.limits import COMPLETE_READ_BYTES
+from treering.engine.search.forgetting import forget_session
 from treering.engine.session.filling import peek_hint
 from treering.engine.session.trash import (
     Places,
@@ -390,6 +391,7 @@ def _remove_index(disk: Disk, places: Places) -> None:
         raise StorageError(
             f"the index could not be removed: {fault.reason}", path=store.index, next_step=_GOES_ON
         ) from fault
+    forget_session(store, session_id, places.trashed_journals)
     remove_name(disk, store.owner_note(session_id))
     sync_those_there(disk, (store.owner_note(session_id),))
 

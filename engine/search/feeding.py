@@ -1,0 +1,148 @@
+"""Keeping the search index of a store up with its journals.
+
+Each session is fed behind what was fed of it; one whose journal is another one now (repaired,
+replaced, brought back) is fed anew. Several processes may feed: each part goes in under the lock,
+and only if nobody else has fed it meanwhile. Damage of one session stops no other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Final
+
+from treering.engine.errors import TreeringError
+from treering.engine.home import Store
+from treering.engine.search import opening
+from treering.engine.search.journals import SLICE_CHARS, SLICE_TEXTS, Slice, slices
+from treering.engine.session.listing import path_in, session_names
+from treering.engine.session.listing_cache import stamp_of
+from treering.engine.session.trash import hidden_ids
+from treering.index import IndexBusy, IndexFault, files
+from treering.index.search import SearchIndex
+from treering.index.search_rows import FILE_NAME, Fed
+
+LOCK_TIMEOUT_S: Final = 5.0
+
+DEAD_SHARE_MAX: Final = 0.5
+DEAD_ROWS_KEPT: Final = 1_000
+"""Words of replaced journals that are kept at least; beyond it and the share all is fed anew."""
+
+Troubles = dict[str, str]
+"""Session id to why it, or a part of it, could not be fed."""
+
+
+def feed_store(store: Store) -> Troubles:
+    """Bring the search index up to the journals; what could not be read is told.
+
+    Raises:
+        IndexBusy: another process is changing it; what it holds can be searched.
+        IndexFault: it cannot be used, nor made anew.
+        StorageError: the sessions cannot be listed.
+    """
+    known = _fed(store)
+    names = session_names(store)
+    _retire_missing(store, known, set(names))
+    troubles: Troubles = {}
+    batch: list[Slice] = []
+    for part in _changed(store, names, known, troubles):
+        batch.append(part)
+        texts = sum(len(one.feed.texts) for one in batch)
+        if texts >= SLICE_TEXTS or sum(one.chars for one in batch) >= SLICE_CHARS:
+            _put(store, batch)
+            batch = []
+    if batch:
+        _put(store, batch)
+    return troubles
+
+
+def feed_memory(store: Store) -> tuple[SearchIndex, Troubles]:
+    """A search index in memory, for a store whose own cannot be used."""
+    index, troubles = SearchIndex.memory(), Troubles()
+    for part in _changed(store, session_names(store), {}, troubles):
+        index.feed([part.feed])
+    return index, troubles
+
+
+def _changed(
+    store: Store, names: list[str], known: dict[str, Fed], troubles: Troubles
+) -> Iterator[Slice]:
+    """Parts of all sessions that are not as they were fed; fills ``troubles``."""
+    for name in names:
+        path = path_in(store, name)
+        stamp = stamp_of(path, None)
+        fed = known.pop(name, None)
+        if stamp is None:
+            continue  # it has gone
+        mark = repr(stamp.journal).encode() if stamp.settled else b"moving"
+        if fed is not None and fed.stamp == mark != b"moving":
+            if fed.trouble is not None:
+                troubles[name] = fed.trouble
+            continue
+        try:
+            for part in slices(path, name, fed, mark):
+                if part.feed.trouble is not None:
+                    troubles[name] = part.feed.trouble
+                yield part
+        except TreeringError as error:
+            troubles[name] = error.what
+
+
+def _fed(store: Store) -> dict[str, Fed]:
+    with opening.gate:
+        try:
+            index = opening.open_to_read(store)
+            if index is None:
+                return {}
+            with index:
+                return index.sessions()
+        except IndexFault as fault:
+            if fault.full or fault.library:
+                raise
+    with opening.locked(store, timeout_s=LOCK_TIMEOUT_S), opening.open_to_change(store) as index:
+        return index.sessions()  # of the one that was made in its place
+
+
+def _put(store: Store, batch: list[Slice]) -> None:
+    """Feed parts, but those that somebody else has fed, or whose journal was moved away."""
+    with opening.locked(store, timeout_s=LOCK_TIMEOUT_S), opening.open_to_change(store) as index:
+        known = index.sessions()
+        at = {name: fed.position for name, fed in known.items()}
+        wanted: list[Slice] = []
+        for part in batch:
+            name = part.feed.session_id
+            if at.get(name) != part.expected or not _is_there(store, part):
+                continue
+            if part.anew and name in known:
+                index.retire(name)
+            at[name] = part.feed.position
+            wanted.append(part)
+        index.feed([part.feed for part in wanted])
+        live, dead = index.counts() if any(part.anew for part in wanted) else (0, 0)
+    if dead > DEAD_ROWS_KEPT and dead > (live + dead) * DEAD_SHARE_MAX:
+        with opening.locked(store, timeout_s=LOCK_TIMEOUT_S):
+            files.remove_all(store.index, FILE_NAME)
+        raise IndexBusy(store.index, "most of it was of replaced journals; it is fed anew")
+
+
+def _is_there(store: Store, part: Slice) -> bool:
+    # A deletion moves the journal first and removes the words then: what is fed before is removed,
+    # and nothing is fed behind it.
+    try:
+        return os.stat(path_in(store, part.feed.session_id)).st_ino == part.inode
+    except OSError:
+        return False
+
+
+def _retire_missing(store: Store, known: dict[str, Fed], names: set[str]) -> None:
+    """Hide what was fed of journals that somebody took away. (A deletion removes it itself.)"""
+    missing = set(known) - names - hidden_ids(store)
+    gone = [name for name in missing if known[name].position is not None]
+    for name in missing:
+        del known[name]
+    if not gone:
+        return
+    with opening.locked(store, timeout_s=LOCK_TIMEOUT_S), opening.open_to_change(store) as index:
+        for name in gone:
+            if not os.path.lexists(path_in(store, name)):
+                index.retire(name)
