@@ -91,13 +91,22 @@ session = LazyGroup(
     help="Make, import, look at and change sessions.",
 )
 
+_SCHEDULE: Final = {
+    "list": Lazy("treering.tools.schedule_commands:list_jobs", "List scheduled prompts."),
+    "resume": Lazy("treering.tools.schedule_commands:resume", "Make a paused job active again."),
+}
+
+schedule = LazyGroup("schedule", lazy=_SCHEDULE, help="Scheduled prompts of the sessions.")
+
 _COMMANDS: Final = {
     "quickstart": Lazy("treering.tools.quickstart:command", "A tour with two sample sessions."),
     "session": Lazy("treering.tools.cli:session", "Make, import, look at and change sessions."),
+    "search": Lazy("treering.tools.search_commands:command", "Search the text of all sessions."),
     "resume": Lazy("treering.tools.show_commands:resume", "Print the path a frontend should open."),
     "fsck": Lazy("treering.tools.check_commands:fsck", "Check journals and indexes; only reads."),
     "repair": Lazy("treering.tools.check_commands:repair", "Make a damaged session usable again."),
     "reindex": Lazy("treering.tools.check_commands:reindex", "Build indexes anew."),
+    "schedule": Lazy("treering.tools.cli:schedule", "Scheduled prompts of the sessions."),
     "migrate": Lazy(
         "treering.tools.migrate_command:migrate", "Import an exported root into a new home."
     ),
