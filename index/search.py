@@ -36,6 +36,10 @@ from treering.index.search_rows import (
     digest_of,
 )
 
+_SESSIONS_LOOKED_UP: Final = 64
+
+_SECURE: Final = "INSERT INTO words(words, rank) VALUES('secure-delete',"
+
 _NOBODY: Final = -1
 """An id that no row has."""
 
@@ -215,6 +219,8 @@ class SearchIndex(handle.Handle):
                 number, dead = found
                 if dead:
                     return False
+                # Deleting at once what the merge below removes anyway takes far longer than it.
+                self._db.execute(f"{_SECURE} 0)")
                 sql = f"{_ROWS} WHERE r.session=? ORDER BY r.offset"
                 for hit in map(Hit._make, self._db.execute(sql, (number,))):
                     text = text_of(hit)
@@ -227,6 +233,7 @@ class SearchIndex(handle.Handle):
                 self._db.execute("DELETE FROM session WHERE num=?", (number,))
                 for table in ("words", "shorts"):
                     self._renew_terms(table)
+                self._db.execute(f"{_SECURE} 1)")
         except _TextIsGone:
             return False
         return self._rewrite()
@@ -270,7 +277,7 @@ class SearchIndex(handle.Handle):
     ) -> list[Hit]:
         """Hits with an id below ``before``, newest first; without ``match`` all rows."""
         ids = "r.id" if match is None else "words.rowid"
-        where, values = _where(filters, ids)
+        where, values = self._where(filters, ids)
         source = f"{_ROWS} WHERE " if match is None else f"{_MATCHING} WHERE words MATCH ? AND "
         values = [*([] if match is None else [match]), before, *values, limit]
         sql = f"{source} {ids} < ?{where} ORDER BY {ids} DESC LIMIT ?"
@@ -294,10 +301,38 @@ class SearchIndex(handle.Handle):
             least = self._db.execute(f"{sql} LIMIT 1 OFFSET ?", (match, before, among - 1)).get
         except apsw.SQLError as error:
             raise _refusal(error, raw=raw) from error
-        where, values = _where(filters, "words.rowid")
+        where, values = self._where(filters, "words.rowid")
         sql = f"{_MATCHING} WHERE words MATCH ? AND words.rowid < ? AND words.rowid >= ?{where}"
         sql += " ORDER BY bm25(words), words.rowid DESC LIMIT ? OFFSET ?"
         return self._matching(sql, [match, before, least or 0, *values, limit, skip], raw=raw)
+
+    def _where(self, filters: Filters, ids: str) -> tuple[str, list[Any]]:
+        """Further conditions, and their values."""
+        where, values = "", []
+        if filters.since_ms is not None:
+            # The first lets FTS5 stop, the second is exact.
+            where += f" AND {ids} >= ? AND r.time >= ?"
+            since = min(max(filters.since_ms, -MS_MAX), MS_MAX)
+            values += [max(since, 0) << ID_BITS, since]
+        if filters.until_ms is not None:
+            where += " AND r.time < ?"
+            values.append(min(max(filters.until_ms, -MS_MAX), MS_MAX))
+        for column, wanted in (
+            ("r.session", filters.sessions),
+            ("n.role", filters.roles),
+            ("n.kind", filters.kinds),
+        ):
+            if wanted is not None:
+                where += f" AND {column} IN (SELECT value FROM carray(?))" if wanted else " AND 0"
+                values += [_array(wanted)] if wanted else []
+        if filters.sessions and len(filters.sessions) <= _SESSIONS_LOOKED_UP:
+            # Where none of their rows is, FTS5 need not look.
+            sql = "SELECT min(id), max(id) FROM row WHERE session=?"
+            ends = [self._db.execute(sql, (number,)).fetchone() for number in filters.sessions]
+            ends = [row for row in ends if row[0] is not None] or [(0, -1)]
+            where += f" AND {ids} >= ? AND {ids} <= ?"
+            values += [min(low for low, _ in ends), max(high for _, high in ends)]
+        return where, values
 
     def _matching(self, sql: str, values: Sequence[Any], *, raw: bool) -> list[Hit]:
         try:
@@ -346,28 +381,6 @@ _NAMED: Final = (
 )
 _ROWS: Final = _NAMED.format("row r")
 _MATCHING: Final = _NAMED.format("words CROSS JOIN row r ON r.id = words.rowid")
-
-
-def _where(filters: Filters, ids: str) -> tuple[str, list[Any]]:
-    """Further conditions, and their values."""
-    where, values = "", []
-    if filters.since_ms is not None:
-        # The first lets FTS5 stop, the second is exact.
-        where += f" AND {ids} >= ? AND r.time >= ?"
-        since = min(max(filters.since_ms, -MS_MAX), MS_MAX)
-        values += [max(since, 0) << ID_BITS, since]
-    if filters.until_ms is not None:
-        where += " AND r.time < ?"
-        values.append(min(max(filters.until_ms, -MS_MAX), MS_MAX))
-    for column, wanted in (
-        ("r.session", filters.sessions),
-        ("n.role", filters.roles),
-        ("n.kind", filters.kinds),
-    ):
-        if wanted is not None:
-            where += f" AND {column} IN (SELECT value FROM carray(?))" if wanted else " AND 0"
-            values += [_array(wanted)] if wanted else []
-    return where, values
 
 
 def _array(wanted: Sequence[int] | Sequence[str]) -> Any:
