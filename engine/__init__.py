@@ -63,6 +63,8 @@ from treering.engine.session.navigation import (
     summary_budget,
 )
 from treering.engine.session.output_links import OutputLink
+from treering.engine.session.page_order import LiveRoster
+from treering.engine.session.pages import PageQuery, PageRow, SessionPage, SessionPages
 from treering.engine.session.plan import Batch
 from treering.engine.session.repairing import repair
 from treering.engine.session.request_usage import RequestUsage, request_usage
@@ -116,6 +118,7 @@ __all__ = [
     "InvalidId",
     "InvalidSource",
     "LimitExceeded",
+    "LiveRoster",
     "Materialized",
     "Navigation",
     "NavigationOptions",
@@ -125,6 +128,8 @@ __all__ = [
     "OutcomeUnknown",
     "OutputLink",
     "Owned",
+    "PageQuery",
+    "PageRow",
     "Poisoned",
     "PreparedFork",
     "ReadLimits",
@@ -138,6 +143,8 @@ __all__ = [
     "SessionHeader",
     "SessionInfo",
     "SessionManager",
+    "SessionPage",
+    "SessionPages",
     "SessionView",
     "SourceChanged",
     "SourceRef",

@@ -98,6 +98,8 @@ class Place(NamedTuple):
     number: int
     parent: int | None
     """The number of the parent."""
+    empty: int
+    """Whether it has no messages."""
 
 
 _COLUMNS: Final = ", ".join(SessionRow._fields)
@@ -105,7 +107,7 @@ _MARKS: Final = ", ".join("?" * len(SessionRow._fields))
 _ROWS: Final = f"SELECT {_COLUMNS} FROM session"  # noqa: S608 (names of ours)
 _ORDER: Final = (
     "SELECT a.number, CASE WHEN a.parent IS NOT NULL THEN"
-    " (SELECT b.number FROM session b WHERE b.id = a.parent) END"
+    " (SELECT b.number FROM session b WHERE b.id = a.parent) END, a.messages = 0"
     " FROM session a ORDER BY a.messages = 0, a.active DESC, a.created DESC, a.title, a.id"
 )
 _UPSERT: Final = (
@@ -199,8 +201,11 @@ class Catalogue(Handle):
         return {row.id: row for row in map(_row, self._db.execute(_ROWS))}
 
     @guarded
-    def rows_of(self, numbers: Iterable[int]) -> dict[int, SessionRow]:
-        """Rows by their number; those that have gone are missing."""
+    def rows_of(self, numbers: Iterable[int] | None) -> dict[int, SessionRow]:
+        """Rows by their number, None is all of them; those that have gone are missing."""
+        if numbers is None:
+            every = self._db.execute(f"SELECT number, {_COLUMNS} FROM session")  # noqa: S608
+            return {values[0]: _row(values[1:]) for values in every}
         found = {}
         for number in numbers:
             for row in self._db.execute(f"{_ROWS} WHERE number = ?", (number,)):
@@ -288,7 +293,6 @@ class Catalogue(Handle):
             number = db.execute(query, (inputs, numbers)).get
             assert isinstance(number, int)
             db.execute("DELETE FROM snapshot WHERE number <= ?", (number - SNAPSHOTS_MAX,))
-            db.execute("UPDATE state SET sequence = sequence + 1")
             db.execute("COMMIT")
         except BaseException:
             if db.in_transaction:

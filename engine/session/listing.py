@@ -49,6 +49,7 @@ from treering.engine.session.trash import hidden_ids
 from treering.engine.session.view import examine_again
 from treering.engine.transfer.depth import DEPTH_MAX, depth_of_source, read_header
 from treering.index import IndexBusy, IndexFault, files
+from treering.index.catalogue import Catalogue
 
 _PARENTS: Final = re.compile(rb'"(?:parentSession|branchedFrom)"')
 """Members of a header that lead to the depth of a session which does not state its own."""
@@ -193,15 +194,21 @@ def refresh(store: Store, *, on_progress: OnProgress | None = None) -> None:
     Raises:
         StorageError: the sessions folder is there and cannot be listed.
     """
-    names, half_deleted = _names_of(store)
-    with Remembered(store, names, half_deleted, texts=False) as rows:
-        catch_up(store, names, rows, on_progress=on_progress)
+    refresh_into(store, None, on_progress=on_progress)
 
 
-def catch_up(
-    store: Store, names: list[str], rows: Remembered, *, on_progress: OnProgress | None = None
+def refresh_into(
+    store: Store, catalogue: Catalogue | None, *, on_progress: OnProgress | None = None
 ) -> None:
-    """Read those of these sessions whose rows are not of the state that their files have now."""
+    """The same with a catalogue that is open, perhaps in memory."""
+    names, half_deleted = _names_of(store)
+    with Remembered(store, names, half_deleted, texts=False, catalogue=catalogue) as rows:
+        _catch_up(store, names, rows, on_progress)
+
+
+def _catch_up(
+    store: Store, names: list[str], rows: Remembered, on_progress: OnProgress | None
+) -> None:
     indexes = _folder_index(store)
     for loaded, name in enumerate(names, 1):
         path = path_in(store, name)
