@@ -328,8 +328,10 @@ class SearchIndex(handle.Handle):
         if filters.sessions and len(filters.sessions) <= _SESSIONS_LOOKED_UP:
             # Where none of their rows is, FTS5 need not look.
             sql = "SELECT min(id), max(id) FROM row WHERE session=?"
-            ends = [self._db.execute(sql, (number,)).fetchone() for number in filters.sessions]
-            ends = [row for row in ends if row[0] is not None] or [(0, -1)]
+            found: list[Any] = [
+                self._db.execute(sql, (number,)).fetchone() for number in filters.sessions
+            ]
+            ends = [row for row in found if row[0] is not None] or [(0, -1)]
             where += f" AND {ids} >= ? AND {ids} <= ?"
             values += [min(low for low, _ in ends), max(high for _, high in ends)]
         return where, values

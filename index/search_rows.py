@@ -12,8 +12,8 @@ from treering.index import handle
 from treering.index.faults import IndexFault
 from treering.index.rows import Position
 
-FILE_NAME: Final = "search"
-"""What the generations of it are called, in place of a session id."""
+FILE_NAME: Final = "search_"
+"""What the generations of it are called: no session has such an id."""
 
 APPLICATION_ID: Final = 0x54524E53  # "TRNS"
 SCHEMA_VERSION: Final = 1

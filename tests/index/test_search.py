@@ -311,7 +311,7 @@ def test_not_a_byte_of_forgotten_words_is_left(tmp_path: Path) -> None:
         for n in range(1_000)
         for name in ("kept", "gone")
     }
-    path = tmp_path / "search.1.sqlite3"
+    path = tmp_path / "search_.1.sqlite3"
     with SearchIndex.open(str(path), create=True) as index:
         for start in range(0, 1_000, 250):
             for name in ("kept", "gone"):
@@ -331,7 +331,7 @@ def test_not_a_byte_of_forgotten_words_is_left(tmp_path: Path) -> None:
 
 
 def test_nothing_is_forgotten_by_halves(tmp_path: Path) -> None:
-    with SearchIndex.open(str(tmp_path / "search.1.sqlite3"), create=True) as index:
+    with SearchIndex.open(str(tmp_path / "search_.1.sqlite3"), create=True) as index:
         index.feed([feed("s", [said(n, f"word{n}", time=n) for n in range(5)])])
         assert not index.forget(
             "s", lambda hit: "other" if hit.sequence == 3 else f"word{hit.sequence}"
@@ -349,7 +349,7 @@ def test_nothing_is_forgotten_by_halves(tmp_path: Path) -> None:
 
 def test_a_reader_that_stays_is_told(tmp_path: Path) -> None:
     """Its snapshot keeps the -wal, and the words in it."""
-    path = str(tmp_path / "search.1.sqlite3")
+    path = str(tmp_path / "search_.1.sqlite3")
     with SearchIndex.open(path, create=True, busy_timeout_ms=50) as index:
         index.feed([feed("s", [said(1, "secret")])])
         with SearchIndex.open(path, readonly=True) as reader, reader.snapshot():
@@ -369,7 +369,7 @@ def made(path: Path) -> Path:
 
 
 def test_a_good_file_opens_again(tmp_path: Path) -> None:
-    path = made(tmp_path / "search.1.sqlite3")
+    path = made(tmp_path / "search_.1.sqlite3")
     assert path.stat().st_mode & 0o777 == 0o600
     with SearchIndex.open(str(path), readonly=True) as index:
         assert found(index, "word") == [("s", 1)]
@@ -412,7 +412,7 @@ def spoil(path: Path, how: str) -> None:
     ],
 )  # fmt: skip
 def test_a_bad_file_is_refused(tmp_path: Path, how: str) -> None:
-    path = made(tmp_path / "search.1.sqlite3")
+    path = made(tmp_path / "search_.1.sqlite3")
     spoil(path, how)
     with pytest.raises(IndexFault):
         SearchIndex.open(str(path))

@@ -23,6 +23,7 @@ from treering.engine.search import feeding, forgetting, opening, search_sessions
 from treering.engine.search.feeding import feed_store
 from treering.index import IndexFault, files
 from treering.index.search import SearchIndex
+from treering.index.search_rows import FILE_NAME
 
 SECRET = b"zqzq"
 
@@ -51,7 +52,7 @@ def said(text: str) -> dict[str, Any]:
 
 def left(store: Store) -> int:
     """How often the secret stands in files of the search index, bad copies included."""
-    names = [name for name in os.listdir(store.index) if name.startswith("search.")]
+    names = [name for name in os.listdir(store.index) if name.startswith(FILE_NAME)]
     return sum(Path(store.index, name).read_bytes().count(SECRET) for name in names)
 
 
@@ -65,10 +66,10 @@ def test_a_deletion_removes_the_words(tmp_path: Path) -> None:
     store = store_with(tmp_path)
     assert left(store) > 500
     assert hits(store) == {"gone": 200, "kept": 200}
-    path = files.current(store.index, "search")
+    path = files.current(store.index, FILE_NAME)
     delete_session(store.journal_path("gone"))
     assert left(store) == 0
-    assert files.current(store.index, "search") == path, "it was not made anew for it"
+    assert files.current(store.index, FILE_NAME) == path, "it was not made anew for it"
     assert hits(store) == {"kept": 200}
     purge_deleted(store, "gone")
     assert left(store) == 0
@@ -87,7 +88,7 @@ def test_what_is_brought_back_is_found_again(tmp_path: Path) -> None:
 def damage(store: Store, how: str) -> None:
     """States in which the texts, or the index, are not what they were."""
     journal = Path(store.journal_path("gone"))
-    path = files.current(store.index, "search")
+    path = files.current(store.index, FILE_NAME)
     assert path is not None
     if how == "damaged journal":
         data = journal.read_bytes()
@@ -99,7 +100,7 @@ def damage(store: Store, how: str) -> None:
         os.chmod(path, 0o600)
         Path(path + ".bad-1").write_bytes(Path(path).read_bytes())
     elif how == "older generation":
-        Path(store.index, "search.7.sqlite3").write_bytes(Path(path).read_bytes())
+        Path(store.index, f"{FILE_NAME}.7.sqlite3").write_bytes(Path(path).read_bytes())
     elif how == "bad index":
         data = bytearray(Path(path).read_bytes())
         data[100:4000] = bytes(3900)
@@ -126,7 +127,7 @@ def test_where_the_texts_cannot_be_had_the_index_goes(tmp_path: Path, how: str) 
 def test_a_reader_in_another_process_does_not_keep_them(tmp_path: Path) -> None:
     """Its snapshot keeps the -wal: the names go away, and it reads on."""
     store = store_with(tmp_path)
-    path = files.current(store.index, "search")
+    path = files.current(store.index, FILE_NAME)
     assert path is not None
     ready, done = os.pipe(), os.pipe()
     child = os.fork()
@@ -197,5 +198,5 @@ def test_a_store_without_a_search_index_gets_none(tmp_path: Path) -> None:
     with Session.create("/w", home_dir=store.top, session_id="s") as session:
         session.append(said("x"))
     delete_session(store.journal_path("s"))
-    assert not [name for name in os.listdir(store.index) if name.startswith("search")]
+    assert not [name for name in os.listdir(store.index) if name.startswith(FILE_NAME)]
     forgetting.forget_session(store, "other", ())

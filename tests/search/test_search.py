@@ -23,6 +23,7 @@ from treering.engine.search import SearchPage, opening, search_sessions, searchi
 from treering.engine.search.feeding import feed_store
 from treering.index import IndexBusy, IndexFault, files
 from treering.index.search import SearchIndex
+from treering.index.search_rows import FILE_NAME
 
 
 def message(text: str, role: str = "user", **more: Any) -> dict[str, Any]:
@@ -58,7 +59,7 @@ def found(store: Store, query: str, **more: Any) -> list[tuple[str, str]]:
 
 
 def index_path(store: Store) -> str:
-    path = files.current(store.index, "search")
+    path = files.current(store.index, FILE_NAME)
     assert path is not None
     return path
 
@@ -235,7 +236,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, query: Any, more: dict[s
     with pytest.raises(Invalid):
         search_sessions(store, query, **more)
     assert found(store, "a") == [("s", "a")]
-    assert index_path(store).endswith("search.1.sqlite3")
+    assert index_path(store).endswith(f"{FILE_NAME}.1.sqlite3")
 
 
 def test_syntax_only_on_request(tmp_path: Path) -> None:
@@ -434,7 +435,7 @@ def test_no_state_of_the_file_changes_an_answer(tmp_path: Path, state: str) -> N
     assert found(store, "word", limit=100) == expected
     append(store.journal_path("s"), "word more")
     assert found(store, "word", limit=100) == [("s", "word more"), *expected]
-    assert len(glob.glob(store.index + "/search.*.bad-*")) <= 1
+    assert len(glob.glob(store.index + f"/{FILE_NAME}.*.bad-*")) <= 1
 
 
 def test_without_a_folder_to_write_it_searches_in_memory(
@@ -448,7 +449,7 @@ def test_without_a_folder_to_write_it_searches_in_memory(
 
     monkeypatch.setattr(opening, "locked", refuse)
     assert found(store, "word") == [("s", "word one")]
-    assert files.current(store.index, "search") is None
+    assert files.current(store.index, FILE_NAME) is None
 
 
 def test_while_another_process_feeds_what_is_there_is_searched(
@@ -513,3 +514,13 @@ def test_threads_search_and_append_at_once(tmp_path: Path) -> None:
         thread.join()
     assert errors == []
     assert len(found(store, "word", limit=1000)) == 23
+
+
+def test_a_session_may_be_called_as_the_file_is(tmp_path: Path) -> None:
+    store = store_of(tmp_path)
+    path = make(store, "search", "word one")
+    assert found(store, "word") == [("search", "word one")]
+    with Session.open(path) as session:
+        assert session.counts()
+    assert found(store, "word") == [("search", "word one")]
+    assert not glob.glob(store.index + "/*.bad-*")
