@@ -29,6 +29,11 @@ from treering.engine.errors import (
 from treering.engine.home import Store
 from treering.engine.journal.recovery import Report
 from treering.engine.journal.repair import RepairResult
+from treering.engine.migration.migrating import MigrationResult, migrate_root
+from treering.engine.migration.plan import MigrationPlan, plan_migration
+from treering.engine.schedules.controls import Heartbeats, SessionSchedules
+from treering.engine.schedules.file_store import Schedules, read_schedules
+from treering.engine.schedules.job import ScheduledJob
 from treering.engine.session.capture import Branches, Materialized, ReadLimits, SourceRef
 from treering.engine.session.captured import CapturedSource, Operation
 from treering.engine.session.context import build_session_context
@@ -110,6 +115,7 @@ __all__ = [
     "DeletedSession",
     "Entry",
     "FinishedDeletions",
+    "Heartbeats",
     "ImportPreview",
     "ImportResult",
     "Invalid",
@@ -120,6 +126,8 @@ __all__ = [
     "LimitExceeded",
     "LiveRoster",
     "Materialized",
+    "MigrationPlan",
+    "MigrationResult",
     "Navigation",
     "NavigationOptions",
     "NotAJournal",
@@ -137,6 +145,8 @@ __all__ = [
     "RepairResult",
     "Report",
     "RequestUsage",
+    "ScheduledJob",
+    "Schedules",
     "Selection",
     "Session",
     "SessionContext",
@@ -145,6 +155,7 @@ __all__ = [
     "SessionManager",
     "SessionPage",
     "SessionPages",
+    "SessionSchedules",
     "SessionView",
     "SourceChanged",
     "SourceRef",
@@ -176,11 +187,14 @@ __all__ = [
     "jsonl_lines",
     "list_deleted",
     "list_sessions",
+    "migrate_root",
     "most_recent",
+    "plan_migration",
     "prepare_fork",
     "preview_import",
     "purge_deleted",
     "read_context_usage",
+    "read_schedules",
     "repair",
     "request_associations",
     "request_usage",

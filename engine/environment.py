@@ -38,6 +38,17 @@ def _iso_second(second: int) -> str:
     return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
+def local_time(ms: int) -> datetime:
+    """What the wall clock here shows at that moment, without a zone."""
+    return datetime.fromtimestamp(ms / 1000)
+
+
+def moment_of(local: datetime) -> int:
+    """Unix milliseconds when the wall clock here shows that: the first time that it does, or as
+    much later as the clock was put forward over it."""
+    return round(local.replace(fold=0).timestamp() * 1000)
+
+
 def random_bytes(count: int) -> bytes:
     """Random bytes, for journal ids."""
     return secrets.token_bytes(count)

@@ -43,7 +43,7 @@ from treering.engine.migration.prime_root import (
     is_there,
     read_json,
 )
-from treering.engine.schedules.job import OPEN_STATUSES, Job, jobs_of
+from treering.engine.schedules.job import OPEN_STATUSES, ScheduledJob, jobs_of
 
 _UNSAFE: Final = ("", ".", "..")
 
@@ -146,10 +146,10 @@ def project(
         for one in candidates
         if isinstance(one.raw, dict) and isinstance(one.raw.get("id"), str)
     )
-    fitting: list[tuple[Candidate, Job, Owner]] = []
+    fitting: list[tuple[Candidate, ScheduledJob, Owner]] = []
     skipped: list[Skip] = []
     for one in candidates:
-        job = Job.of(one.raw)
+        job = ScheduledJob.of(one.raw)
         reason = "invalid-shape" if job is None else _why_not(one, job, times, by_id)
         if job is None or reason is not None:
             skipped.append(Skip("schedule", one.item, reason or "invalid-shape"))
@@ -166,7 +166,7 @@ def project(
 
 
 def _why_not(
-    one: Candidate, job: Job, times: Counter[str], owners: Mapping[str, list[Owner]]
+    one: Candidate, job: ScheduledJob, times: Counter[str], owners: Mapping[str, list[Owner]]
 ) -> str | None:
     """The first rule that keeps a job from coming along."""
     if not job.id:
@@ -193,7 +193,7 @@ def _why_not(
     return None
 
 
-def _paused(job: Job, owner: Owner) -> dict[str, Any]:
+def _paused(job: ScheduledJob, owner: Owner) -> dict[str, Any]:
     """The new job. Of the old one only what says what to do, and when, comes along."""
     now = environment.iso_time(environment.now_ms())
     schedule: dict[str, Any] = {"kind": job.schedule_kind, "expression": job.expression}

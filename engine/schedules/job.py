@@ -37,7 +37,7 @@ _SHOWN: Final = (
 
 
 @dataclass(frozen=True)
-class Job:
+class ScheduledJob:
     """A scheduled prompt whose members have the documented types.
 
     ``raw`` is what stands in the file. The prompt, the label, the last error and the text of the
@@ -47,7 +47,7 @@ class Job:
     raw: dict[str, Any]
 
     @classmethod
-    def of(cls, raw: Any) -> Job | None:
+    def of(cls, raw: Any) -> ScheduledJob | None:
         """The job, or None for a value that is none."""
         return cls(raw) if _is_job(raw) else None
 

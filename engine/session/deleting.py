@@ -37,6 +37,7 @@ from treering.engine.journal.reader import FileBytes
 from treering.engine.journal.recovery import examine
 from treering.engine.json_text import clean
 from treering.engine.limits import COMPLETE_READ_BYTES
+from treering.engine.schedules.controls import cancel_session_jobs
 from treering.engine.search.forgetting import forget_session
 from treering.engine.session.filling import peek_hint
 from treering.engine.session.trash import (
@@ -342,6 +343,7 @@ def _complete(disk: Disk, places: Places, verb: Verb) -> None:
     _settle(disk, places)
     if verb == "deleting":
         move_journal(disk, (places.journal,), places.trashed_journals)
+        cancel_session_jobs(places.store, places.session_id, disk=disk)  # and undelete keeps it so
         move_artifacts(disk, (places.artifacts,), places.trashed_artifacts)
         _remove_index(disk, places)
         rename_tombstone(disk, places.under_way("deleting"), places.tombstone)

@@ -35,6 +35,8 @@ DOCUMENTED = (
     "repair",
     "reindex",
     "dump",
+    "schedule list",
+    "schedule resume",
     "migrate",
 )
 
@@ -74,7 +76,7 @@ def test_every_command_has_help(name: str) -> None:
 
 def test_lists_have_a_line_for_every_command() -> None:
     """The lists of commands (made without importing them) name and describe each of them."""
-    for group in ((), ("session",)):
+    for group in ((), ("session",), ("schedule",)):
         out = fine(*group, "--help").out
         for name in DOCUMENTED:
             words = tuple(name.split())
@@ -116,6 +118,9 @@ def test_home_everywhere() -> None:
         ["repair", "x", "--journal-id", "g" * 32],
         ["dump"],
         ["resume"],
+        ["schedule", "list"],
+        ["schedule", "list", "--offline", "extra"],
+        ["schedule", "resume"],
         ["migrate"],
         ["migrate", "--dry-run"],
         ["migrate", "--from-prime-agent", "x"],
