@@ -73,6 +73,7 @@ from treering.engine.session.pages import PageQuery, PageRow, SessionPage, Sessi
 from treering.engine.session.plan import Batch
 from treering.engine.session.repairing import repair
 from treering.engine.session.request_usage import RequestUsage, request_usage
+from treering.engine.session.resolving import resolve_session
 from treering.engine.session.session import Session
 from treering.engine.session.session_info import SessionInfo
 from treering.engine.session.tree import Tree, TreeNode, build_tree
@@ -198,6 +199,7 @@ __all__ = [
     "repair",
     "request_associations",
     "request_usage",
+    "resolve_session",
     "selection_of",
     "summary_budget",
     "unarchive_session",

@@ -87,29 +87,25 @@ def undelete(sel: str | None, home: str | None, as_json: bool) -> None:
 def _named(store: Store, sel: str) -> tuple[Store, str]:
     """The store and the id that a selector means, among deleted sessions."""
     from treering.engine import commands
-    from treering.engine.errors import Ambiguous, NotFound
-    from treering.engine.home import JOURNAL_SUFFIX, check_path, session_id_of
+    from treering.engine.errors import NotFound
+    from treering.engine.home import check_path, session_id_of
     from treering.engine.session.deleting import list_deleted
+    from treering.engine.session.resolving import choose, is_path
 
-    if os.sep in sel or sel.endswith(JOURNAL_SUFFIX):
+    if is_path(sel):
         path = os.path.abspath(os.path.expanduser(check_path(sel)))
         if os.sep in sel:
             store = store.of_journal(path)
         return store, session_id_of(path)
     deleted = list_deleted(store)
-    for fitting in (
-        [one.id for one in deleted if one.id == sel],
-        [one.id for one in deleted if sel and (one.id.startswith(sel) or one.id.endswith(sel))],
-        [one.id for one in deleted if sel and one.name == sel],
-    ):
-        if len(fitting) == 1:
-            return store, fitting[0]
-        if fitting:
-            raise Ambiguous(
-                f"{sel!r} fits {len(fitting)} deleted sessions: {', '.join(fitting[:8])}",
-                candidates=tuple(fitting),
-                next_step="type more of the id",
-            )
+    found = choose(
+        sel,
+        [one.id for one in deleted],
+        lambda: [one.id for one in deleted if one.name == sel],
+        what="deleted sessions",
+    )
+    if found is not None:
+        return store, found
     at = () if commands.selector(store.journal_path("x")) == "x" else ("--home", store.top)
     raise NotFound(
         f"no deleted session {sel!r} in {store.trash}",

@@ -2,17 +2,61 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from treering.engine.environment import iso_time
 from treering.engine.session.session_info import NO_MESSAGES, SessionInfo
 from treering.index import Usage
-from treering.tools.output import one_line
+from treering.tools.output import one_line, say_json, table, warn
+
+if TYPE_CHECKING:
+    from treering.engine.home import Store
+    from treering.engine.session.pages import PageQuery
 
 FIRST_MESSAGE_CHARS = 200
 
 
-def as_json(info: SessionInfo) -> dict[str, Any]:
+def show_rows(rows: Iterable[SessionInfo]) -> None:
+    """The table of a list."""
+    head = ("id", "last activity", "messages", "name or first message", "cwd")
+    table(head, [cells_of(row) for row in rows], (36, 16, 8, 0, 30))
+
+
+def list_page(store: Store, query: PageQuery, cursor: str | None, *, as_json: bool) -> None:
+    """One page of a list, of the sessions as they are now, and how to get those around it."""
+    from treering.engine.session.pages import SessionPages
+
+    with SessionPages(store) as pages:
+        pages.refresh()
+        page = pages.page(query, cursor)
+    if as_json:
+        marks = [{"context": row.context, "clipped": row.clipped} for row in page.rows]
+        say_json(
+            {
+                "sessions": [
+                    as_json_row(row.info) | mark for row, mark in zip(page.rows, marks, strict=True)
+                ],
+                "total": page.total,
+                "position": page.position,
+                "next": page.next_cursor,
+                "previous": page.previous_cursor,
+                "reset": page.reset,
+            }
+        )
+        return
+    if page.reset:
+        warn("the cursor is of another list, or forgotten: this is the first page")
+    if not page.rows:
+        warn(f"nothing of that kind in {store.sessions}; `treering session list` shows all")
+        return
+    show_rows(row.info for row in page.rows)
+    for name, found in (("next", page.next_cursor), ("previous", page.previous_cursor)):
+        if found is not None:
+            warn(f"{name} page: the same command with --cursor {found} ({page.total} in all)")
+
+
+def as_json_row(info: SessionInfo) -> dict[str, Any]:
     """The documented members, in camelCase."""
     return {
         "id": info.id,

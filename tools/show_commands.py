@@ -17,29 +17,50 @@ _FILTERS = ("default", "no-tools", "user-only", "labeled-only", "all")
 
 
 @click.command("list")
+@click.option("--search", default="", metavar="Q", help='Words, "phrases" or re:EXPRESSION.')
+@click.option("--named", is_flag=True, help="Only sessions with a name.")
+@click.option("--damaged", is_flag=True, help="Only what is not ok.")
+@click.option("--cwd", metavar="DIR", help="Only sessions of this working directory.")
+@click.option("--limit", type=int, metavar="N", help="A page of at most N rows (1 to 64).")
+@click.option("--cursor", metavar="C", help="The page that another one named.")
 @home_option
 @json_option
-def list_sessions(home: str | None, as_json: bool) -> None:
+def list_sessions(
+    search: str,
+    named: bool,
+    damaged: bool,
+    cwd: str | None,
+    limit: int | None,
+    cursor: str | None,
+    home: str | None,
+    as_json: bool,
+) -> None:
     """List the sessions of the store, newest activity first.
 
-    A file that is no session, or cannot be read, is a row with the reason.
+    A file that is no session, or cannot be read, is a row with the reason. With an option that
+    selects, one page: children below their parents, and how to get the next page.
     """
     from treering.engine.session.listing import iter_sessions, newest_first, session_names
-    from treering.tools.listing import as_json as row_json
-    from treering.tools.listing import cells_of
-    from treering.tools.output import say_json, table, warn, with_progress
+    from treering.tools.listing import as_json_row, list_page, show_rows
+    from treering.tools.output import say_json, warn, with_progress
 
     store = store_at(home)
+    if search or named or damaged or cwd is not None or limit is not None or cursor is not None:
+        from treering.engine.session.pages import PAGE_ROWS_MAX, PageQuery
+
+        most = PAGE_ROWS_MAX if limit is None else limit
+        query = PageQuery(text=search, named=named, damaged=damaged, cwd=cwd, limit=most)
+        list_page(store, query, cursor, as_json=as_json)
+        return
     total = len(session_names(store))
     rows = newest_first(with_progress(iter_sessions(store), "reading sessions", total))
     if as_json:
-        say_json([row_json(row) for row in rows])
+        say_json([as_json_row(row) for row in rows])
         return
     if not rows:
         warn(f"no sessions in {store.sessions}; `treering session new` makes one")
         return
-    head = ("id", "last activity", "messages", "name or first message", "cwd")
-    table(head, [cells_of(row) for row in rows], (36, 16, 8, 0, 30))
+    show_rows(rows)
 
 
 @click.command()

@@ -120,3 +120,45 @@ def test_no_sessions(home: Path) -> None:
     ran = run("session", "list", home=home)
     assert ran.code == 3
     assert ran.stderr.count("\n") == 1
+
+
+def test_pages(home: Path) -> None:
+    """With --limit, a page: children below their parents, totals, and the cursors around it."""
+    times = [f"2024-01-0{day}T00:00:00.000Z" for day in range(1, 6)]
+    for number, time in enumerate(times):
+        with Session.create("/w", home_dir=str(home), session_id=f"s{number}") as session:
+            session.append(message("hi") | {"timestamp": time})
+    words = ["session", "list", "--limit", "2"]
+    page = fine(*words, "--json", home=home).json
+    assert [row["id"] for row in page["sessions"]] == ["s4", "s3"]
+    assert list(page["sessions"][0]) == [*KEYS, "context", "clipped"]
+    assert (page["total"], page["position"], page["previous"]) == (5, 0, None)
+    again = fine(*words, "--cursor", page["next"], "--json", home=home).json
+    assert [row["id"] for row in again["sessions"]] == ["s2", "s1"]
+    back = fine(*words, "--cursor", again["previous"], home=home)
+    assert [line.split()[0] for line in back.lines[1:]] == ["s4", "s3"]
+    assert f"--cursor {page['next']}" in back.stderr
+    assert "(5 in all)" in back.stderr
+    other = fine(*words, "--search", "hi", "--cursor", page["next"], home=home)
+    assert "first page" in other.stderr
+    for wrong in (["--limit", "0"], ["--cursor", "x"], ["--search", "re:("]):
+        assert run("session", "list", *wrong, home=home).code == 1
+
+
+def test_lists_that_select(home: Path) -> None:
+    """Search, names, damage and working directory."""
+    new_session(home, "apples", session_id="a")
+    new_session(home, "pears", session_id="b")
+    fine("session", "name", "b", "Fruit", home=home)
+    (home / "sessions" / "bad.jsonl").write_bytes(b"x")
+
+    def ids(*words: str) -> list[str]:
+        page = fine("session", "list", *words, "--json", home=home).json
+        return [row["id"] for row in page["sessions"]]
+
+    assert ids("--search", "apples") == ["a"]
+    assert ids("--search", '"fruit"') == ["b"]
+    assert ids("--named") == ["b"]
+    assert ids("--damaged") == ["bad"]
+    assert ids("--cwd", "/nowhere") == []
+    assert "session list" in fine("session", "list", "--search", "nothing", home=home).stderr

@@ -388,7 +388,7 @@ class TestSelectors:
         assert fine("resume", "be", home=home).out.endswith("beta.jsonl\n")
 
     def test_the_end_of_an_id_or_a_name(self, home: Path) -> None:
-        """The end of one id, and where no id fits, the name of one session."""
+        """The end of one id, and the name of one session."""
         new_session(home, session_id="one-12ab")
         path = new_session(home, session_id="two-34cd")
         fine("session", "name", "cd", "Fix the build", home=home)
