@@ -51,8 +51,20 @@ class SessionSchedules:
     @classmethod
     def of(cls, session: Session, *, active_session_id: str | None = None) -> SessionSchedules:
         """Those of a session that is open, and so owned."""
-        found = session.header.id
-        return cls(session.store, found, session.path, active_session_id or found)
+        return cls.at(session.path, session.header.id, active_session_id=active_session_id)
+
+    @classmethod
+    def at(
+        cls,
+        session_file: str,
+        session_id: str,
+        *,
+        active_session_id: str | None = None,
+        disk: Disk = LOCAL_DISK,
+    ) -> SessionSchedules:
+        """Those of a session that a manager, or another process of the runtime, has open."""
+        store = Store.of_journal(os.path.abspath(session_file))
+        return cls(store, session_id, session_file, active_session_id or session_id, disk)
 
     def jobs(self) -> list[ScheduledJob]:
         """All jobs of the session, whatever their status; raises as ``read_schedules``."""

@@ -147,8 +147,8 @@ def test_remote_file_systems_of_the_page_are_refused() -> None:
 
 COMMANDS = sorted(
     {
-        *re.findall(r"`treering ((?:session )?[a-z]+)", TEXT),
-        *re.findall(r"^ {4}treering ((?:session )?[a-z]+)", TEXT, re.MULTILINE),
+        *re.findall(r"`treering ((?:(?:session|schedule) )?[a-z]+)", TEXT),
+        *re.findall(r"^ {4}treering ((?:(?:session|schedule) )?[a-z]+)", TEXT, re.MULTILINE),
     }
 )
 
