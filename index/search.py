@@ -16,6 +16,7 @@ from typing import Any, Final, Self, cast
 import apsw
 
 from treering.index import handle
+from treering.index.faults import IndexFault
 from treering.index.handle import guarded
 from treering.index.rows import Position
 from treering.index.search_query import fold, quoted
@@ -95,15 +96,28 @@ class SearchIndex(handle.Handle):
         return {row[1]: _fed(row) for row in self._db.execute(f"{sql} FROM session")}
 
     @guarded
+    def born(self) -> bytes:
+        """Tells this file from every other, also of the same name: what was fed stays in it."""
+        found = self._db.execute("SELECT born FROM state").get
+        if not isinstance(found, bytes):
+            raise IndexFault(self._path, "its state row is gone")
+        return found
+
+    @guarded
     def counts(self) -> tuple[int, int]:
         """How many texts can be found, and of how many the words are only dead weight."""
         live = self._db.execute("SELECT count(*) FROM row WHERE session > 0").get
         return live, self._db.execute("SELECT coalesce(sum(dead), 0) FROM session").get
 
     @guarded
-    def feed(self, feeds: Iterable[Feed]) -> None:
-        """Add texts, replace fields and move positions, in one transaction."""
+    def feed(self, feeds: Iterable[Feed], *, anew: Iterable[str] = ()) -> None:
+        """Add texts, replace fields and move positions, in one transaction.
+
+        The sessions ``anew`` are retired first: nobody sees them without any text.
+        """
         with self._change():
+            for session_id in anew:
+                self._retire(session_id)
             rows: list[tuple[int, int, Text]] = []
             taken: set[int] = set()
             for feed in feeds:
@@ -191,17 +205,20 @@ class SearchIndex(handle.Handle):
         Its words stay until :meth:`forget`, which then says that it cannot: nobody has the texts.
         """
         with self._change():
-            number = self._db.execute("SELECT num FROM session WHERE id=?", (session_id,)).get
-            if number is None:
-                return
-            self._db.execute("UPDATE row SET session=-session WHERE session=?", (number,))
-            dead = self._db.changes()
-            self._drop_fields("session=?", (number,))
-            self._db.execute(
-                "UPDATE session SET dead=dead+?, sequence=NULL, offset=NULL, revision=NULL,"
-                " stamp=x'', last_time=NULL WHERE num=?",
-                (dead, number),
-            )
+            self._retire(session_id)
+
+    def _retire(self, session_id: str) -> None:
+        number = self._db.execute("SELECT num FROM session WHERE id=?", (session_id,)).get
+        if number is None:
+            return
+        self._db.execute("UPDATE row SET session=-session WHERE session=?", (number,))
+        dead = self._db.changes()
+        self._drop_fields("session=?", (number,))
+        self._db.execute(
+            "UPDATE session SET dead=dead+?, sequence=NULL, offset=NULL, revision=NULL,"
+            " stamp=x'', last_time=NULL WHERE num=?",
+            (dead, number),
+        )
 
     @guarded
     def forget(self, session_id: str, text_of: Callable[[Hit], str | None]) -> bool:

@@ -25,7 +25,8 @@ DIGEST_BYTES: Final = 8
 
 TABLES: Final = (
     """CREATE TABLE state(
-  one INTEGER PRIMARY KEY CHECK(one = 1), sequence INTEGER NOT NULL, file_inode INTEGER
+  one INTEGER PRIMARY KEY CHECK(one = 1), sequence INTEGER NOT NULL, file_inode INTEGER,
+  born BLOB NOT NULL
 ) STRICT""",
     # dead: rows whose words are still there, of a journal that is not there any more.
     """CREATE TABLE session(
@@ -154,7 +155,7 @@ def create(db: apsw.Connection, *, complete: bool, file_inode: int | None) -> No
     db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
     for statement in TABLES + _SECURE:
         db.execute(statement)
-    db.execute("INSERT INTO state(one, sequence, file_inode) VALUES(1, 0, ?)", (file_inode,))
+    db.execute("INSERT INTO state VALUES(1, 0, ?, randomblob(16))", (file_inode,))
 
 
 def check(db: apsw.Connection, path: str, *, file_inode: int | None) -> None:

@@ -24,6 +24,9 @@ from treering.index.search_rows import FILE_NAME, Fed
 
 LOCK_TIMEOUT_S: Final = 5.0
 
+ROUNDS: Final = 20
+"""How often a feeder begins again when others were faster."""
+
 DEAD_SHARE_MAX: Final = 0.5
 DEAD_ROWS_KEPT: Final = 1_000
 """Words of replaced journals that are kept at least; beyond it and the share all is fed anew."""
@@ -32,28 +35,35 @@ Troubles = dict[str, str]
 """Session id to why it, or a part of it, could not be fed."""
 
 
-def feed_store(store: Store) -> Troubles:
-    """Bring the search index up to the journals; what could not be read is told.
+def feed_store(store: Store) -> tuple[bytes | None, Troubles]:
+    """Bring the search index up to the journals: which file that is, and what could not be read.
 
     Raises:
-        IndexBusy: another process is changing it; what it holds can be searched.
+        IndexBusy: others are changing it all the time; what it holds can be searched.
         IndexFault: it cannot be used, nor made anew.
         StorageError: the sessions cannot be listed.
     """
-    known = _fed(store)
-    names = session_names(store)
-    _retire_missing(store, known, set(names))
-    troubles: Troubles = {}
-    batch: list[Slice] = []
-    for part in _changed(store, names, known, troubles):
-        batch.append(part)
-        texts = sum(len(one.feed.texts) for one in batch)
-        if texts >= SLICE_TEXTS or sum(one.chars for one in batch) >= SLICE_CHARS:
-            _put(store, batch)
-            batch = []
-    if batch:
-        _put(store, batch)
-    return troubles
+    for _ in range(ROUNDS):
+        born, known = _fed(store)
+        names = session_names(store)
+        _retire_missing(store, known, set(names))
+        troubles: Troubles = {}
+        batch: list[Slice] = []
+        for part in _changed(store, names, known, troubles):
+            batch.append(part)
+            texts = sum(len(one.feed.texts) for one in batch)
+            if texts >= SLICE_TEXTS or sum(one.chars for one in batch) >= SLICE_CHARS:
+                born = _put(store, batch, born)
+                if born is None:
+                    break
+                batch = []
+        else:
+            if not batch:
+                return born, troubles
+            born = _put(store, batch, born)
+            if born is not None:
+                return born, troubles
+    raise IndexBusy(store.index, "other processes are feeding it")
 
 
 def feed_memory(store: Store) -> tuple[SearchIndex, Troubles]:
@@ -88,41 +98,47 @@ def _changed(
             troubles[name] = error.what
 
 
-def _fed(store: Store) -> dict[str, Fed]:
+def _fed(store: Store) -> tuple[bytes | None, dict[str, Fed]]:
     with opening.gate:
         try:
             index = opening.open_to_read(store)
             if index is None:
-                return {}
+                return None, {}
             with index:
-                return index.sessions()
+                return index.born(), index.sessions()
         except IndexFault as fault:
             if fault.full or fault.library:
                 raise
     with opening.locked(store, timeout_s=LOCK_TIMEOUT_S), opening.open_to_change(store) as index:
-        return index.sessions()  # of the one that was made in its place
+        return index.born(), index.sessions()  # of the one that was made in its place
 
 
-def _put(store: Store, batch: list[Slice]) -> None:
-    """Feed parts, but those that somebody else has fed, or whose journal was moved away."""
+def _put(store: Store, batch: list[Slice], born: bytes | None) -> bytes | None:
+    """Feed parts, but those whose journal was moved away; the file that they are in now.
+
+    None, and not all went in, when somebody else has fed meanwhile, or made another file.
+    """
     with opening.locked(store, timeout_s=LOCK_TIMEOUT_S), opening.open_to_change(store) as index:
         known = index.sessions()
+        is_same = born in (None, index.born()) and (born is not None or not known)
         at = {name: fed.position for name, fed in known.items()}
         wanted: list[Slice] = []
         for part in batch:
             name = part.feed.session_id
-            if at.get(name) != part.expected or not _is_there(store, part):
-                continue
-            if part.anew and name in known:
-                index.retire(name)
-            at[name] = part.feed.position
-            wanted.append(part)
-        index.feed([part.feed for part in wanted])
-        live, dead = index.counts() if any(part.anew for part in wanted) else (0, 0)
+            if at.get(name) != part.expected:
+                is_same = False
+            elif _is_there(store, part):
+                at[name] = part.feed.position
+                wanted.append(part)
+        anew = {part.feed.session_id for part in wanted if part.anew} & set(known)
+        index.feed([part.feed for part in wanted], anew=sorted(anew))
+        live, dead = index.counts() if anew else (0, 0)
+        now = index.born()
     if dead > DEAD_ROWS_KEPT and dead > (live + dead) * DEAD_SHARE_MAX:
         with opening.locked(store, timeout_s=LOCK_TIMEOUT_S):
             files.remove_all(store.index, FILE_NAME)
-        raise IndexBusy(store.index, "most of it was of replaced journals; it is fed anew")
+        return None
+    return now if is_same else None
 
 
 def _is_there(store: Store, part: Slice) -> bool:

@@ -11,7 +11,13 @@ from treering.engine.errors import Invalid, StorageError, TreeringError
 from treering.engine.home import Store
 from treering.engine.json_text import clean
 from treering.engine.search import opening
-from treering.engine.search.feeding import LOCK_TIMEOUT_S, Troubles, feed_memory, feed_store
+from treering.engine.search.feeding import (
+    LOCK_TIMEOUT_S,
+    ROUNDS,
+    Troubles,
+    feed_memory,
+    feed_store,
+)
 from treering.engine.search.journals import Journal
 from treering.engine.search.texts import Said
 from treering.engine.session.listing import Folder, path_in
@@ -202,21 +208,30 @@ def _place_of(after: str | None, *, rank: bool) -> _Place:
 
 def _answer(store: Store, ask: Callable[[SearchIndex], SearchPage]) -> tuple[SearchPage, Troubles]:
     """The answer of the index, fed; of one made anew when it is bad; at last of one in memory."""
-    for _ in range(2):
-        troubles: Troubles = {}
+    bad = 0
+    for _ in range(ROUNDS):
         try:
             try:
-                troubles = feed_store(store)
+                born, troubles = feed_store(store)
+                is_new = True
             except IndexBusy as busy:
-                troubles = {"": f"what is new may be missing: {busy.reason}"}
+                born, troubles = None, {"": f"what is new may be missing: {busy.reason}"}
+                is_new = False
             with opening.gate:
                 index = opening.open_to_read(store)
-                if index is not None:
-                    with index:
+                if index is None and born is None and is_new:
+                    break  # there is nothing to be searched
+                if index is None:
+                    continue
+                with index:
+                    if not is_new or index.born() == born:
                         return ask(index), troubles
         except IndexFault as fault:
-            if not fault.full and not fault.library:
+            bad += 1
+            if bad == 1 and not fault.full and not fault.library:
                 _set_aside(store)
+            else:
+                break
         except IndexBusy:
             continue
     try:

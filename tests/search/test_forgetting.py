@@ -182,10 +182,10 @@ def test_nothing_is_fed_behind_a_deletion(tmp_path: Path, monkeypatch: pytest.Mo
         session.append(said("common late abczqzqdef"))
     put = feeding._put
 
-    def late(store: Store, batch: Any) -> None:
+    def late(store: Store, batch: Any, born: Any) -> Any:
         monkeypatch.setattr(feeding, "_put", put)
         delete_session(store.journal_path("gone"))
-        put(store, batch)
+        return put(store, batch, born)
 
     monkeypatch.setattr(feeding, "_put", late)
     feed_store(store)

@@ -19,7 +19,7 @@ from support.damage import flip
 
 from treering.engine import Invalid, Session, repair
 from treering.engine.home import Store
-from treering.engine.search import SearchPage, opening, search_sessions, searching
+from treering.engine.search import SearchPage, feeding, opening, search_sessions, searching
 from treering.engine.search.feeding import feed_store
 from treering.index import IndexBusy, IndexFault, files
 from treering.index.search import SearchIndex
@@ -298,10 +298,10 @@ def test_only_what_is_new_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     fed: list[int] = []
     feed = SearchIndex.feed
 
-    def counted(self: SearchIndex, feeds: Any) -> None:
+    def counted(self: SearchIndex, feeds: Any, **more: Any) -> None:
         feeds = list(feeds)
         fed.extend(len(one.texts) for one in feeds)
-        feed(self, feeds)
+        feed(self, feeds, **more)
 
     monkeypatch.setattr(SearchIndex, "feed", counted)
     found(store, "word")
@@ -490,6 +490,50 @@ def _gate_is_free() -> Iterator[None]:
     yield
     assert opening.gate.acquire(blocking=False)
     opening.gate.release()
+
+
+def test_what_others_feed_meanwhile_is_fed_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process fed the beginning of a session after this one had looked at the index."""
+    store = store_of(tmp_path)
+    make(store, "other", "word")
+    found(store, "word")
+    path = make(store, "s", "word one")
+    put = feeding._put
+
+    def late(*arguments: Any) -> Any:
+        monkeypatch.setattr(feeding, "_put", put)
+        data = Path(path).read_bytes()
+        append(path, "word two")
+        whole = Path(path).read_bytes()
+        Path(path).write_bytes(data)
+        assert len(search_sessions(store, "word").hits) == 2
+        Path(path).write_bytes(whole)
+        return put(*arguments)
+
+    monkeypatch.setattr(feeding, "_put", late)
+    assert len(found(store, "word")) == 3
+
+
+def test_a_file_that_others_made_meanwhile_is_not_the_one_that_was_fed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process removed the file, for a deletion, and fed a part into a new one."""
+    store = store_of(tmp_path)
+    for name in "abc":
+        make(store, name, f"word {name}")
+    feed = searching.feed_store
+
+    def fed(of: Store) -> Any:
+        monkeypatch.setattr(searching, "feed_store", feed)
+        done = feed(of)
+        files.remove_all(store.index, FILE_NAME)
+        SearchIndex.open(files.next_path(store.index, FILE_NAME), create=True).close()
+        return done
+
+    monkeypatch.setattr(searching, "feed_store", fed)
+    assert len(found(store, "word")) == 3
 
 
 def test_threads_search_and_append_at_once(tmp_path: Path) -> None:
