@@ -284,6 +284,13 @@ class Catalogue(Handle):
             raise
 
     @guarded
+    def forget(self, session_id: str) -> bool:
+        """Remove a row, and its words from the files; False when a reader holds the ``-wal``."""
+        self.write([], [session_id])
+        ((busy, _, _),) = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return busy == 0
+
+    @guarded
     def keep_snapshot(self, inputs: bytes, numbers: bytes) -> int:
         """Keep an order for cursors; returns its number. The oldest ones are forgotten."""
         db = self._db

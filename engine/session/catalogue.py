@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from treering.engine import home
-from treering.engine.errors import TreeringError
+from treering.engine.errors import StorageError, TreeringError
 from treering.engine.home import JOURNAL_SUFFIX, Store
 from treering.engine.session.listing_cache import Stamp
 from treering.engine.session.session_info import SessionInfo, Status
@@ -157,15 +157,39 @@ def open_catalogue(store: Store) -> Catalogue:
         return Catalogue.memory()
 
 
-def forget(store: Store, session_id: str) -> None:
-    """Remove the row of a session that is deleted, and the words in it.
+def forget_row(store: Store, session_id: str) -> None:
+    """Remove what the catalogue knows of a session that is deleted, words and all.
+
+    Where that cannot be done, or bad copies are about, all files of the catalogue go: the next list
+    makes it anew.
 
     Raises:
-        IndexFault, IndexBusy: it could not be removed; the next list does it.
+        StorageError: some of it is left; again.
     """
-    if files.current(store.index, NAME) is not None:
-        with open_current(store.index) as catalogue:
-            catalogue.write([], [session_id])
+    try:
+        path = files.current(store.index, NAME)
+        if not _is_forgotten(store, path, session_id):
+            files.remove_all(store.index, NAME)
+    except (IndexFault, IndexBusy, OSError) as error:
+        raise StorageError(
+            f"its words could not be removed from the catalogue: {error}",
+            path=store.index,
+            next_step="`session delete` of it again, or finish_deletions, goes on",
+        ) from error
+
+
+def _is_forgotten(store: Store, path: str | None, session_id: str) -> bool:
+    try:
+        there = [name for name in os.listdir(store.index) if name.startswith(f"{NAME}.")]
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    if path is None or any(".bad-" in name for name in there):
+        return not there
+    try:
+        with Catalogue.open(path) as catalogue:
+            return catalogue.forget(session_id)
+    except (IndexFault, IndexBusy):
+        return False
 
 
 def packed(stamp: Stamp) -> bytes:

@@ -39,6 +39,7 @@ from treering.engine.json_text import clean
 from treering.engine.limits import COMPLETE_READ_BYTES
 from treering.engine.schedules.controls import cancel_session_jobs
 from treering.engine.search.forgetting import forget_session
+from treering.engine.session.catalogue import forget_row
 from treering.engine.session.filling import peek_hint
 from treering.engine.session.trash import (
     Places,
@@ -393,6 +394,7 @@ def _remove_index(disk: Disk, places: Places) -> None:
         raise StorageError(
             f"the index could not be removed: {fault.reason}", path=store.index, next_step=_GOES_ON
         ) from fault
+    forget_row(store, session_id)
     forget_session(store, session_id, places.trashed_journals)
     remove_name(disk, store.owner_note(session_id))
     sync_those_there(disk, (store.owner_note(session_id),))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from session_helpers import user
 
-from treering.engine import Session, Store, home
+from treering.engine import Session, Store, delete_session, home, undelete_session
 from treering.engine.errors import Invalid, from_os_error
 from treering.engine.journal.disk import Disk, File
 from treering.engine.session import catalogue, listing, listing_cache
@@ -189,12 +189,60 @@ def test_half_deleted_sessions_are_rows_without_words(store: Store) -> None:
         assert dict(found.texts()) == {"b": "words"}
 
 
+def everything(store: Store) -> bytes:
+    """All bytes of the catalogue's files."""
+    return b"".join(p.read_bytes() for p in Path(store.index).glob(f"{NAME}.*") if p.is_file())
+
+
 def test_a_deleted_session_is_forgotten(store: Store) -> None:
-    make(store, "a", "words")
-    catalogue.forget(store, "a")  # no catalogue yet
+    """Its row and its words go with it, beside a reader too, and come back when it does."""
+    path = make(store, "a", "swordfish")
+    make(store, "b", "other")
     refresh(store)
-    catalogue.forget(store, "a")
-    assert rows(store) == {}
+    with open_current(store.index) as reader:
+        assert b"swordfish" in everything(store)
+        delete_session(path)
+        assert b"swordfish" not in everything(store)
+        assert set(reader.rows()) == {"b"}
+    undelete_session(store, "a")
+    refresh(store)
+    assert set(rows(store)) == {"a", "b"}
+
+
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_words_in_bad_copies_go_too(store: Store, spoilt: bool) -> None:
+    """A catalogue in which a row cannot be removed, or that was set aside, is removed."""
+    path = make(store, "a", "swordfish")
+    refresh(store)
+    current = catalogue_file(store)
+    if spoilt:
+        current.write_bytes(b"swordfish" * 5_000)
+    else:
+        shutil.copy(current, f"{current}.bad-1")
+    delete_session(path)
+    assert b"swordfish" not in everything(store)
+    assert list_sessions(store) == []
+
+
+def test_a_reader_in_the_way_of_forgetting(store: Store) -> None:
+    """Another process reads an old state for too long: the files go, the next list makes new ones."""
+    path = make(store, "a", "swordfish")
+    refresh(store)
+    program = (
+        "import sys; from treering.index.catalogue import open_current\n"
+        "with open_current(sys.argv[1]) as c, c.snapshot():\n"
+        "    c.rows(); print(flush=True); sys.stdin.readline()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, store.index], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as reader:
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        reader.stdout.readline()
+        delete_session(path)
+        assert b"swordfish" not in everything(store)
+        reader.stdin.close()
+    assert reader.returncode == 0
 
 
 def _garbage(store: Store) -> None:
