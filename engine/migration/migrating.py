@@ -48,6 +48,7 @@ from treering.engine.migration.plan import (
     plan_migration,
 )
 from treering.engine.migration.prime_root import SCHEDULES, SETTINGS, is_there
+from treering.engine.migration.staged_disk import StagedDisk
 from treering.engine.schedules.json_file import encode_json
 from treering.engine.session.trash import remove_tree
 from treering.engine.transfer.importing import Destination, line_contents, publish_contents
@@ -193,41 +194,29 @@ class _Staging:
     def fill(self, plan: MigrationPlan, *, compression: bool) -> None:
         """Write everything, durably."""
         store = Store(self.path, os.path.join(self.path, "sessions"))
+        staged = StagedDisk(self._disk)
         try:
-            self._write(self.path, MANIFEST, b"".join(_manifest(plan)))
-            make_folders(self._disk, store.sessions, self.path)
-            self._write(self.path, SETTINGS, encode_json(plan.preferences.written()))
+            # Durable before anything else has a name here: the folder is known by it.
+            self._write(self._disk, self.path, MANIFEST, b"".join(_manifest(plan)))
+            make_folders(staged, store.sessions, self.path)
+            self._write(staged, self.path, SETTINGS, encode_json(plan.preferences.written()))
             for session in plan.sessions:
-                self._import(plan, session, store, compression=compression)
-            self._write_schedules(plan, store)
-            self._disk.sync_folder(store.sessions)
-            self._disk.sync_folder(self.path)
+                to = Destination(
+                    store,
+                    session.cwd,
+                    session.path,
+                    session.recorded_depth,
+                    session.new_id,
+                    compression,
+                    staged,
+                )
+                _import(session, to, plan.limits)
+            self._write_schedules(staged, plan, store)
+            staged.sync_names(self.path)
         except OSError as error:
             raise from_os_error(error, "stage the new home", self.path) from error
 
-    def _import(
-        self, plan: MigrationPlan, session: PreparedSession, store: Store, *, compression: bool
-    ) -> None:
-        with legacy_source(session.path) as source:
-            analysis = analyse_legacy(source, plan.limits)
-            if analysis.digest != session.digest:
-                raise not_prepared(session.path, SourceChanged(""))
-            to = Destination(
-                store,
-                session.cwd,
-                session.path,
-                session.recorded_depth,
-                session.new_id,
-                compression,
-                self._disk,
-            )
-            contents = line_contents(source, analysis, lowered=True)
-            try:
-                publish_contents(contents, to, "import")
-            except (InvalidSource, LimitExceeded, SourceChanged, Unsupported) as error:
-                raise not_prepared(session.path, error) from None
-
-    def _write_schedules(self, plan: MigrationPlan, store: Store) -> None:
+    def _write_schedules(self, disk: Disk, plan: MigrationPlan, store: Store) -> None:
         """The jobs of each session, with the paths that they will have."""
         final = Store(self._destination, os.path.join(self._destination, "sessions"))
         jobs: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -236,17 +225,17 @@ class _Staging:
             jobs[job.session_id].append(job.written(path))
         for session_id, written in jobs.items():
             folder = store.artifact_folder(session_id)
-            make_folders(self._disk, folder, self.path)
-            self._write(folder, SCHEDULES, encode_json({"jobs": written, "dispatches": []}))
+            make_folders(disk, folder, self.path)
+            self._write(disk, folder, SCHEDULES, encode_json({"jobs": written, "dispatches": []}))
 
-    def _write(self, folder: str, name: str, data: bytes) -> None:
-        file = self._disk.create(os.path.join(folder, name))
+    def _write(self, disk: Disk, folder: str, name: str, data: bytes) -> None:
+        file = disk.create(os.path.join(folder, name))
         try:
             write_all(file, data, 0)
             file.fsync()
         finally:
             file.close()
-        self._disk.sync_folder(folder)
+        disk.sync_folder(folder)
 
     def activate(self) -> None:
         """Give the folder its name; from then on it is the new home.
@@ -330,6 +319,19 @@ def staging_path(destination: str) -> str:
     """Where a migration to that destination is staged."""
     above, name = os.path.split(destination)
     return os.path.join(above, f".{name}{_STAGING_SUFFIX}")
+
+
+def _import(session: PreparedSession, to: Destination, limits: CopyLimits | None) -> None:
+    """The second pass over one journal: it must be the one that was planned."""
+    with legacy_source(session.path) as source:
+        analysis = analyse_legacy(source, limits)
+        if analysis.digest != session.digest:
+            raise not_prepared(session.path, SourceChanged(""))
+        contents = line_contents(source, analysis, lowered=True)
+        try:
+            publish_contents(contents, to, "import")
+        except (InvalidSource, LimitExceeded, SourceChanged, Unsupported) as error:
+            raise not_prepared(session.path, error) from None
 
 
 def _manifest(plan: MigrationPlan) -> Iterator[bytes]:

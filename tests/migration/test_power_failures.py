@@ -99,9 +99,9 @@ def test_planted_faults_are_found(
 ) -> None:
     if fault == "no sync of files":
 
-        def unsynced(self: Any, folder: str, name: str, data: bytes) -> None:
-            self._disk.create(os.path.join(folder, name)).pwrite(data, 0)
-            self._disk.sync_folder(folder)
+        def unsynced(self: Any, disk: Disk, folder: str, name: str, data: bytes) -> None:
+            disk.create(os.path.join(folder, name)).pwrite(data, 0)
+            disk.sync_folder(folder)
 
         monkeypatch.setattr(migrating._Staging, "_write", unsynced)
     elif fault == "no sync of folders":
@@ -115,14 +115,13 @@ def test_planted_faults_are_found(
     else:
         real_write = migrating._Staging._write
 
-        def late(self: Any, folder: str, name: str, data: bytes) -> None:
+        def late(self: Any, disk: Disk, folder: str, name: str, data: bytes) -> None:
             if name == MANIFEST:
                 self.kept = data
                 return
-            real_write(self, folder, name, data)
+            real_write(self, self._disk, folder, name, data)
             if name == "settings.json":
-                make_all(self._disk, f"{folder}/sessions")
-                real_write(self, folder, MANIFEST, self.kept)
+                real_write(self, self._disk, folder, MANIFEST, self.kept)
 
         monkeypatch.setattr(migrating._Staging, "_write", late)
     assert explored(tmp_path, most=12).findings
