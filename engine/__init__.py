@@ -34,6 +34,7 @@ from treering.engine.migration.plan import MigrationPlan, plan_migration
 from treering.engine.schedules.controls import Heartbeats, SessionSchedules
 from treering.engine.schedules.file_store import Schedules, read_schedules
 from treering.engine.schedules.job import ScheduledJob
+from treering.engine.search.searching import FieldMatch, SearchHit, SearchPage, search_sessions
 from treering.engine.session.capture import Branches, Materialized, ReadLimits, SourceRef
 from treering.engine.session.captured import CapturedSource, Operation
 from treering.engine.session.context import build_session_context
@@ -115,6 +116,7 @@ __all__ = [
     "Damaged",
     "DeletedSession",
     "Entry",
+    "FieldMatch",
     "FinishedDeletions",
     "Heartbeats",
     "ImportPreview",
@@ -148,6 +150,8 @@ __all__ = [
     "RequestUsage",
     "ScheduledJob",
     "Schedules",
+    "SearchHit",
+    "SearchPage",
     "Selection",
     "Session",
     "SessionContext",
@@ -200,6 +204,7 @@ __all__ = [
     "request_associations",
     "request_usage",
     "resolve_session",
+    "search_sessions",
     "selection_of",
     "summary_budget",
     "unarchive_session",
