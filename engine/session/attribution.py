@@ -29,7 +29,6 @@ class _Target(msgspec.Struct):
 
 
 class _Attribution(msgspec.Struct, rename="camel"):
-    target_id: str
     aggregate_usage: dict[str, Any] | None = None
 
 
@@ -74,22 +73,25 @@ def _summed(reads: Reads, target: Entry, target_id: str, child_usage: Any) -> di
     return result
 
 
-def attributions(reads: Reads, target_id: str, *, before: int | None = None) -> Iterator[Entry]:
+def attributions(
+    reads: Reads, target_id: str, *, before: int | None = None, page: int = _PAGE
+) -> Iterator[Entry]:
     """The attributions to an entry of that id, newest first, before a sequence."""
 
     def rows(before: int | None) -> list[Indexed]:
-        return reads.ask(lambda index: index.about(target_id, before=before, limit=_PAGE))
+        return reads.ask(lambda index: index.about(target_id, before=before, limit=page))
 
     while found := rows(before):
-        yield from reads._load(found)
+        for entry in reads._load(found):
+            if entry._facts.about == target_id:  # the index says where to look, never what is there
+                yield entry
         before = found[-1].sequence
 
 
 def _last_aggregate(reads: Reads, target_id: str) -> dict[str, Any] | None:
     for entry in attributions(reads, target_id):
         found = decode_or_none(_attributions, entry.raw)
-        # The index says where to look, never what is there.
-        if found is not None and found.target_id == target_id and found.aggregate_usage:
+        if found is not None and found.aggregate_usage:
             return found.aggregate_usage
     return None
 

@@ -200,7 +200,7 @@ class CapturedSource:
             LimitExceeded: more than 16,384 views, or more than 16 MiB of recipe.
         """
         self._check_open()
-        choice = Choice(view_ids, tail_id, renderings or {}, skills or {})
+        choice = Choice.of(view_ids, tail_id, renderings, skills)
         reads, members = self._held.reads, {"version": version, **recipe}
 
         def prepared() -> ContextEpochCandidate:
@@ -276,6 +276,8 @@ class Operation:
         self.detail = detail
         self.id = environment.long_entry_id() if operation_id is None else operation_id
         self._common = common
+        self._link: OutputLink | None = None
+        self._times: dict[tuple[str, str], int] = {}
         self._open: dict[str, bool] = {}
         """Attempts in order, and whether one of their records is still missing."""
 
@@ -288,15 +290,17 @@ class Operation:
         """
         if attempt_id is None:
             attempt_id = environment.long_entry_id()
+        event = self._event(ADMITTED, attempt_id, **more, descriptor=descriptor)
         self._open[attempt_id] = True
-        await self._captured.admit(self._event(attempt_id, descriptor=descriptor, **more))
+        await self._captured.admit(event)
         return attempt_id
 
     async def settle(self, attempt_id: str, receipt: Mapping[str, Any], **more: Any) -> None:
         """Record how an attempt ended. Raises as :meth:`CapturedSource.settle`."""
-        if attempt_id not in self._open:
+        if not isinstance(attempt_id, str) or attempt_id not in self._open:
             raise Conflict(f"attempt {attempt_id!r} was not admitted by this operation")
-        await self._captured.settle(self._event(attempt_id, receipt=receipt, **more))
+        event = self._event(SETTLED, attempt_id, **more, receipt=receipt)
+        await self._captured.settle(event)
         self._open[attempt_id] = False
 
     def output_link(self) -> OutputLink | None:
@@ -315,20 +319,26 @@ class Operation:
             )
         if not self._captured.source.persistent:
             return None
-        return make_link(
-            self._captured._origin, self.id, list(self._open), self.purpose, self.detail
-        )
+        if self._link is None or self._link.attempt_ids != tuple(self._open):
+            self._link = make_link(
+                self._captured._origin, self.id, list(self._open), self.purpose, self.detail
+            )
+        return self._link
 
-    def _event(self, attempt_id: str, **own: Any) -> dict[str, Any]:
+    def _event(self, kind: str, attempt_id: str, **own: Any) -> dict[str, Any]:
+        """The event. The same call again is the same event: its time is that of the first."""
+        if not isinstance(attempt_id, str):
+            raise InvalidEntry(f"the id of an attempt is a string, not {attempt_id!r}")
+        now = self._times.setdefault((kind, attempt_id), environment.now_ms())
         detail = {} if self.detail is None else {"purposeDetail": self.detail}
         return {
+            "timestamp": now,
+            **self._common,
+            **own,
             "operationId": self.id,
             "attemptId": attempt_id,
             "purpose": self.purpose,
             **detail,
-            "timestamp": environment.now_ms(),
-            **self._common,
-            **own,
         }
 
 

@@ -7,17 +7,26 @@ do not matter. When it refuses, nothing was written and the old context holds.
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
-from treering.engine.errors import Conflict, Invalid, InvalidContextEpoch
+from treering.engine.errors import (
+    Conflict,
+    Invalid,
+    InvalidContextEpoch,
+    LimitExceeded,
+    TreeringError,
+)
+from treering.engine.json_text import decode_or_none
 from treering.engine.limits import PAGE_ENTRIES
 from treering.engine.session.admission import admit
 from treering.engine.session.context_epoch_recipe import (
     MARKER,
-    Continuation,
     Control,
     Recipe,
     Skill,
@@ -26,15 +35,21 @@ from treering.engine.session.context_epoch_recipe import (
     check_control,
     check_recipe,
 )
+from treering.engine.session.context_epoch_verifying import (
+    At,
+    Verification,
+    entry_ref,
+    frozen_revision,
+)
 from treering.engine.session.context_epochs import (
     SKILL_KINDS,
     VIEW_KINDS,
+    ReadsGround,
     active_context_epoch,
-    entry_ref,
-    frozen_revision,
     snapshot_of,
 )
-from treering.engine.session.entry import CONTEXT_EPOCH_FLAGS
+from treering.engine.session.context_rules import SHOWN_KINDS
+from treering.engine.session.entry import CONTEXT_EPOCH_FLAGS, Entry
 from treering.engine.session.output_links import LinkedCompaction, Origin, OutputLink
 from treering.engine.session.reads import Reads, pieces
 from treering.engine.session.verbs import compaction
@@ -74,13 +89,17 @@ class ContextEpochAck(NamedTuple):
 class ContextEpochCandidate:
     """What would become a context epoch; nothing was written for it yet."""
 
-    def __init__(
-        self, origin: Origin, recipe: Recipe, unchanged: ContextEpochAck | None = None
-    ) -> None:
+    __slots__ = ("_encoded", "_origin", "_unchanged")
+
+    def __init__(self, origin: Origin, recipe: Recipe, unchanged: ContextEpochAck | None) -> None:
         self._origin = origin
         self._encoded = recipe.encoded()
-        self.unchanged = unchanged
+        self._unchanged = unchanged
+
+    @property
+    def unchanged(self) -> ContextEpochAck | None:
         """The active epoch, when it shows the same already: activating writes nothing then."""
+        return self._unchanged
 
     @property
     def recipe(self) -> Recipe:
@@ -91,10 +110,28 @@ class ContextEpochCandidate:
 class Choice(NamedTuple):
     """Which entries a context shows; the rest of the arguments of ``prepare_context_epoch``."""
 
-    view_ids: Sequence[str]
+    view_ids: list[str]
     tail_id: str | None
-    renderings: Mapping[str, str]
-    skills: Mapping[str, str]
+    renderings: dict[str, str]
+    skills: dict[str, str]
+
+    @classmethod
+    def of(cls, view_ids: Any, tail_id: Any, renderings: Any, skills: Any) -> Choice:
+        """The arguments as they are now, with their types checked.
+
+        Raises:
+            InvalidContextEpoch: one is of another type.
+        """
+        try:
+            named = {
+                "view_ids": list(view_ids),
+                "tail_id": tail_id,
+                "renderings": dict(renderings or {}),
+                "skills": dict(skills or {}),
+            }
+            return msgspec.convert(list(named.values()), Choice)
+        except (TypeError, ValueError, msgspec.MsgspecError) as error:
+            raise InvalidContextEpoch(f"not a choice of entries: {error}") from None
 
 
 def prepare(reads: Reads, origin: Origin, choice: Choice, recipe: dict[str, Any]) -> Recipe:
@@ -104,6 +141,9 @@ def prepare(reads: Reads, origin: Origin, choice: Choice, recipe: dict[str, Any]
         InvalidContextEpoch: the choice or a member is not allowed; names the rule.
         LimitExceeded: too many views, or too large.
     """
+    given_twice = [name for name in _CHOSEN if name in recipe]
+    if given_twice:
+        raise InvalidContextEpoch(f"{given_twice[0]} follows from the choice of entries")
     moment = snapshot_of(origin.source)
     rows = _chosen(reads, moment, [*choice.view_ids, *choice.skills.values()])
     tail = _tail(reads, moment, choice, rows, recipe)
@@ -134,6 +174,10 @@ def prepare(reads: Reads, origin: Origin, choice: Choice, recipe: dict[str, Any]
         **given,
     )
     check_recipe(built)
+    leaf = _leaf(reads, moment)
+    # What is written can be read: the same rules.
+    place = At(moment.leaf_id, moment.source_sequence + 1, leaf.sequence)
+    Verification(ReadsGround(reads), built, place).check()
     return built
 
 
@@ -142,53 +186,60 @@ def unchanged(reads: Reads, recipe: Recipe) -> ContextEpochAck | None:
     leaf_id = recipe.source.leaf_id
     try:
         active = active_context_epoch(reads, leaf_id)
-    except InvalidContextEpoch:
+    except (InvalidContextEpoch, LimitExceeded):
         return None
     if active is None or leaf_id is None or recipe.include_summary is True:
         return None
     before = active.recipe
     if any(getattr(before, name) != getattr(recipe, name) for name in _TERMS):
         return None
-    frozen = {view.ref.entry_id: view.source_revision for view in before.views}
-    same = all(
-        frozen.get(view.ref.entry_id, view.source_revision) == view.source_revision
-        for view in (*recipe.views, *_skill_views(recipe))
-    )
-    skills = [(skill.name, skill.view.ref) for skill in _skills(recipe)]
-    if not same or skills != [(skill.name, skill.view.ref) for skill in _skills(before)]:
+    if _skills(before) != _skills(recipe):
         return None
     if _shown(reads, before, leaf_id) != _shown(reads, recipe, leaf_id):
         return None
+    # A frozen view is not what it was when its usage was attributed anew meanwhile.
+    rows = reads.ask(lambda index: index.by_ids([view.ref.entry_id for view in before.views]))
+    ground, now = ReadsGround(reads), recipe.source.source_sequence
+    for view in before.views:
+        if view.source_revision != frozen_revision(ground, rows[view.ref.entry_id], now):
+            return None
     return ContextEpochAck(active.entry_id, active.sequence, active.revision, reused=True)
 
 
-def _skills(recipe: Recipe) -> list[Skill]:
-    return recipe.selected_skills if isinstance(recipe.selected_skills, list) else []
+def _skills(recipe: Recipe) -> list[tuple[str, str, str]]:
+    skills = recipe.selected_skills if isinstance(recipe.selected_skills, list) else []
+    return [(one.name, one.view.ref.entry_id, one.view.source_revision) for one in skills]
 
 
-def _skill_views(recipe: Recipe) -> list[View]:
-    return [skill.view for skill in _skills(recipe)]
-
-
-def _shown(reads: Reads, recipe: Recipe, leaf_id: str) -> list[str]:
-    """The entries that a recipe shows at a position, in their order."""
+def _shown(reads: Reads, recipe: Recipe, leaf_id: str) -> list[tuple[str, Any]]:
+    """The entries that a recipe shows at a position, in their order, and how."""
     leaf = reads.ask(lambda index: index.by_id(leaf_id))
     tail = reads.ask(lambda index: index.by_id(recipe.literal_tail_id))
     assert leaf is not None
     assert tail is not None
-    shown = [view.ref.entry_id for view in recipe.views]
+    shown: list[tuple[str, Any]] = [(view.ref.entry_id, view.rendering) for view in recipe.views]
     for depth in range(tail.depth, leaf.depth + 1, _PAGE):
         rows = reads._path_rows(leaf.sequence, depth)
-        shown += [row.id for row in rows if row.kind in VIEW_KINDS and row.kind != "compaction"]
+        literal = (row for row in rows if row.kind in VIEW_KINDS and row.kind != "compaction")
+        shown += [(row.id, UNSET) for row in literal]
     return shown
+
+
+_CHOSEN: Final = ("source", "views", "literal_tail_id", "renderer", "selected_skills")
+"""Members that follow from the choice."""
 
 
 def _built(**members: Any) -> Recipe:
     """The recipe, with the types of all members checked."""
     try:
-        return msgspec.convert(msgspec.to_builtins(Recipe(**members)), Recipe)
+        plain = msgspec.to_builtins(Recipe(**members))
+        built = msgspec.convert(plain, Recipe)
+        admit({"type": "compaction", "details": plain})  # refuses what JSON cannot hold, and depth
+    except TreeringError as error:
+        raise InvalidContextEpoch(f"not a recipe: {error.what}") from None
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise InvalidContextEpoch(f"not a recipe: {error}") from None
+    return built
 
 
 def _chosen(reads: Reads, moment: Snapshot, entry_ids: Sequence[str]) -> dict[str, Indexed]:
@@ -249,21 +300,41 @@ def _tail(
 
 
 def _views(reads: Reads, moment: Snapshot, rows: Sequence[Indexed]) -> dict[str, View]:
-    """A view of each row, frozen at the moment."""
+    """A view of each row, frozen at the moment. Where the file is says the recipe, once."""
     views: dict[str, View] = {}
+    ground, source = ReadsGround(reads), msgspec.structs.replace(moment, session_file=UNSET)
+    file = os.path.basename(reads.path)
     for piece in pieces(sorted(rows)):
         for row, entry in zip(piece, reads._load(piece), strict=True):
-            view = View(
-                moment,
-                entry_ref(row, entry.flags, reads.path),
-                frozen_revision(reads, row, moment.source_sequence),
-            )
-            if row.kind == "compaction":
-                view.retained_message_count = len(reads.read_session_context(row.id).messages) - 1
             if row.kind not in (*VIEW_KINDS, *SKILL_KINDS):
                 raise InvalidContextEpoch(f"entry {row.id!r} of kind {row.kind!r} cannot be shown")
+            frozen = frozen_revision(ground, row, moment.source_sequence)
+            view = View(source, entry_ref(row, entry.flags, file), frozen)
+            if row.kind == "compaction":
+                view.retained_message_count = _kept(reads, row, entry)
             views[row.id] = view
     return views
+
+
+def _kept(reads: Reads, row: Indexed, entry: Entry) -> int:
+    """How many messages a compaction kept: what is shown from its first entry up to it."""
+    body = decode_or_none(_bodies, entry.raw)
+    first_id = None if body is None else body.first_kept_entry_id
+    first = None if first_id is None else reads.ask(lambda index: index.by_id(first_id))
+    if first is None or not _is_above(reads, first, row):
+        return 0
+    count = 0
+    for depth in range(first.depth, row.depth, _PAGE):
+        page = reads._path_rows(row.sequence, depth)
+        count += sum(one.kind in SHOWN_KINDS for one in page if one.depth < row.depth)
+    return count
+
+
+class _Compaction(msgspec.Struct, rename="camel"):
+    first_kept_entry_id: str | None = None
+
+
+_bodies = msgspec.json.Decoder(_Compaction)
 
 
 def activation(
@@ -284,10 +355,18 @@ def activation(
         Invalid: details with a recipe of their own.
         InvalidContextEpoch: summary or tokens are not what the recipe says.
     """
+    if not isinstance(candidate, ContextEpochCandidate):
+        raise Invalid("a candidate is what prepare_context_epoch gives")
     if candidate._origin != origin:
         raise Conflict("the candidate was prepared from another capture")
     if details is not None and (not isinstance(details, Mapping) or MARKER in details):
         raise Invalid(f"details are a mapping without {MARKER}")
+    if tokens_before is not None and (
+        isinstance(tokens_before, bool)
+        or not isinstance(tokens_before, (int, float))
+        or (isinstance(tokens_before, float) and not math.isfinite(tokens_before))
+    ):
+        raise InvalidContextEpoch(f"tokens are a number or None, not {tokens_before!r}")
     recipe = candidate.recipe
     check_control(recipe, Control(summary or "", recipe.literal_tail_id, tokens_before))
     entry = compaction(
@@ -302,8 +381,3 @@ def activation(
     admit({**entry, "details": own})
     entry["details"] = {**own, MARKER: msgspec.json.decode(candidate._encoded)}
     return LinkedCompaction(entry, links, origin=origin, flags=CONTEXT_EPOCH_FLAGS)
-
-
-def continuation(kind: str, through: Snapshot) -> Continuation:
-    """A continuation for ``prepare_context_epoch``."""
-    return Continuation(kind, through)  # type: ignore[arg-type] # checked when it is built

@@ -147,7 +147,10 @@ class Recipe(_Strict):
         Raises:
             LimitExceeded: larger than a recipe may be.
         """
-        encoded = msgspec.json.encode(self)
+        try:
+            encoded = msgspec.json.encode(self)
+        except (UnicodeEncodeError, RecursionError) as error:
+            raise InvalidContextEpoch(f"the recipe is not JSON: {error}") from None
         if len(encoded) > CONTEXT_EPOCH_BYTES_MAX:
             raise LimitExceeded(
                 f"the recipe has {len(encoded)} bytes; at most {CONTEXT_EPOCH_BYTES_MAX}",

@@ -54,7 +54,7 @@ class Origin(NamedTuple):
 class OutputLink:
     """Proof that requests were recorded; made by ``Operation.output_link``, used once."""
 
-    __slots__ = ("_body", "_origin", "_used", "detail", "linked_entry_id", "purpose")
+    __slots__ = ("_body", "_detail", "_linked", "_origin", "_purpose", "_used")
 
     def __init__(
         self, make: object, origin: Origin, body: dict[str, Any], purpose: str, detail: str | None
@@ -64,11 +64,30 @@ class OutputLink:
         self._origin = origin
         self._body = body
         self._used = False
-        self.purpose = purpose
-        self.detail = detail
-        self.linked_entry_id: str | None = None
+        self._purpose = purpose
+        self._detail = detail
+        self._linked: str | None = None
+
+    @property
+    def purpose(self) -> str:
+        """What its requests were for."""
+        return self._purpose
+
+    @property
+    def detail(self) -> str | None:
+        """What they were for in detail."""
+        return self._detail
+
+    @property
+    def attempt_ids(self) -> tuple[str, ...]:
+        """The attempts that it names."""
+        return tuple(self._body["attemptIds"])
+
+    @property
+    def linked_entry_id(self) -> str | None:
         """The entry that carries it. None while none does: an append with a stale link, or with
         one that was used, is the same append without it."""
+        return self._linked
 
     def __copy__(self) -> NoReturn:
         raise TypeError("a link cannot be copied")
@@ -148,7 +167,7 @@ class LinkedEntry:
                 return append_one(session, self._plain)
             with _spent([link]):
                 added = append_one(session, self._linked)
-            link.linked_entry_id = added.id
+            link._linked = added.id
             return added
         finally:
             session.let_go()
@@ -210,14 +229,19 @@ class LinkedCompaction:
         """``origin`` and ``flags`` are those of a context epoch."""
         if links:
             _check_no_hook(entry)
-        admit(entry, verified=origin is not None)
-        self._entry = entry
-        self._flags = flags
+        # Now, whole: what the caller does to its objects afterwards has no effect.
+        admitted = admit(entry, verified=origin is not None)
+        self._entry = admitted._replace(flags=flags)
         self._origins = [] if origin is None else [origin]
         self._links: list[tuple[str, OutputLink]] = []
-        for part, link in links:
+        for pair in links or ():
+            if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
+                raise Invalid(f"links are pairs of a part and a link, not {pair!r}")
+            part, link = pair
             if part not in PARTS:
                 raise Invalid(f"a part is one of {', '.join(PARTS)}, not {part!r}")
+            if any(link is other for _, other in self._links):
+                raise Invalid("a link is used once")
             self._links.append((part, check_fits(link, PARTS[part])))
         self._origins += [link._origin for _, link in self._links]
         if any(one != self._origins[0] for one in self._origins):
@@ -246,12 +270,14 @@ class LinkedCompaction:
             self.check(session)
             links = [(part, link) for part, link in self._links if not link._used]
             outputs = [{**link._body, "part": part} for part, link in links]
-            more = {"requestOutputs": outputs} if outputs else {}
+            entry = self._entry
+            if outputs:
+                member = b',"requestOutputs":' + msgspec.json.encode(outputs)
+                entry = entry._replace(rest=entry.rest[:-1] + member + b"}")
             with _spent([link for _, link in links]):
-                admitted = admit({**self._entry, **more}, verified=True)
-                added = append_one(session, admitted._replace(flags=self._flags))
+                added = append_one(session, entry)
             for _, link in links:
-                link.linked_entry_id = added.id
+                link._linked = added.id
             return added
         finally:
             session.let_go()

@@ -103,7 +103,8 @@ class Plan:
         facts = facts_of(stored.raw)
         timestamp = entry.timestamp or _timestamp_in(stored.raw)
         parent = entry.parent if entry.parent_given else facts.parent_id
-        if entry.payload(entry_id, parent, timestamp) != stored.raw:
+        qualified_otherwise = entry.flags and entry.flags != stored.flags
+        if qualified_otherwise or entry.payload(entry_id, parent, timestamp) != stored.raw:
             raise Conflict(
                 f"entry id {entry_id!r} is taken by another entry",
                 path=self._session.path,

@@ -52,6 +52,8 @@ def qualified_entry(entry: Mapping[str, Any], qualification: str) -> Admitted:
     if not isinstance(entry, Mapping):
         raise InvalidEntry("a qualified entry is a mapping")
     admitted = admit(entry)
+    if admitted.parent_given:
+        raise InvalidEntry("a qualified entry hangs below the position; it names no parent")
     rest = decode_or_none(_rests, admitted.rest)
     if rest is None or not allowed(admitted.kind, rest):
         raise InvalidEntry(f"{qualification} is not for this entry of kind {admitted.kind!r}")

@@ -17,6 +17,7 @@ from treering.engine.journal.format import (
     CODEC_ZSTD,
     ENVELOPE_BYTES,
     FILE_HEADER_BYTES,
+    FLAG_QUALIFICATION_MASK,
     FLAG_RETAINED,
     FRAME_HEADER_BYTES,
     SEQUENCE_MAX,
@@ -37,6 +38,8 @@ from treering.index import Entry as Indexed
 from treering.index import SessionIndex, Usage
 
 _Answer = TypeVar("_Answer")
+
+_MARKS = FLAG_RETAINED | FLAG_QUALIFICATION_MASK
 
 _READ_TOGETHER_BYTES: Final = 1 * MIB
 _LOADED_BYTES: Final = 8 * MIB
@@ -421,6 +424,8 @@ class Reads:
                     offset=row.offset,
                     next_step=f"next: {commands.checking(self.path)}",
                 )
+            if body[6] & _MARKS != row.flags:  # an entry is what its frame says
+                raise _RowIsWrong(row)
             raw = body[FRAME_HEADER_BYTES:] if body[5] == 0 else self._decoded(row, body)
             loaded.append(
                 Entry(

@@ -15,8 +15,10 @@ import msgspec
 
 from treering.engine import home
 from treering.engine.json_text import decode_or_none
-from treering.engine.session.reads import Reads
+from treering.engine.limits import PAGE_ENTRIES
+from treering.engine.session.reads import Reads, pieces
 from treering.engine.session.requests import ADMITTED, SETTLED
+from treering.index import Entry as Indexed
 
 _FIGURES: Final = ("input", "output", "cacheRead", "cacheWrite", "totalTokens")
 _PROBE: Final = ("native-control", "input-token-count")
@@ -86,7 +88,10 @@ def request_usage(reads: Reads) -> dict[str, RequestUsage]:
             continue
         if event.type == SETTLED:  # the last one counts
             receipt = event.receipt if isinstance(event.receipt, dict) else {}
-            attempts[event.attempt_id] = (event.purpose, receipt)
+            usage = receipt.get("usage")  # the rest of a receipt can be large
+            stated = usage if isinstance(usage, dict) else {}
+            figures = {name: stated[name] for name in _FIGURES if name in stated}
+            attempts[event.attempt_id] = (event.purpose, {"usage": figures})
         elif event.type == ADMITTED:
             attempts.setdefault(event.attempt_id, (event.purpose, None))
     found: dict[str, RequestUsage] = {}
@@ -96,10 +101,16 @@ def request_usage(reads: Reads) -> dict[str, RequestUsage]:
 
 
 def _events(reads: Reads) -> Iterator[_Event]:
+    """The events in order; about 8 MiB of records are held."""
+
+    def page(after: int) -> list[Indexed]:
+        return reads.ask(lambda index: index.by_kind("request", after=after, limit=PAGE_ENTRIES))
+
     after = 0
-    while page := reads.by_kind("request", after=after):
-        after = page[-1].sequence
-        for entry in page:
-            record = decode_or_none(_records, entry.raw)
-            if record is not None and entry.retention is None:
-                yield record.request
+    while rows := page(after):
+        after = rows[-1].sequence
+        for piece in pieces(rows):
+            for entry in reads._load(piece):
+                record = decode_or_none(_records, entry.raw)
+                if record is not None and entry.retention is None:
+                    yield record.request

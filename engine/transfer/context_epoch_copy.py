@@ -12,16 +12,17 @@ effects (version 6), and for imports those that pin skills, cannot be made again
 
 from __future__ import annotations
 
+import os
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET
 
 from treering.engine import environment
-from treering.engine.errors import InvalidContextEpoch, TreeringError, Unsupported
+from treering.engine.errors import InvalidContextEpoch, LimitExceeded, Unsupported
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.control import decode_leaf
 from treering.engine.journal.format import (
@@ -30,43 +31,52 @@ from treering.engine.journal.format import (
 )
 from treering.engine.journal.publish import NewJournal
 from treering.engine.limits import INDEX_TRANSACTION_ROWS
-from treering.engine.session.admission import admit
+from treering.engine.session.admission import check_payload_size
 from treering.engine.session.context_epoch_recipe import (
     MARKER,
     Recipe,
     Snapshot,
     View,
+    check_control,
     check_recipe,
 )
-from treering.engine.session.context_epochs import entry_ref, recipe_of
+from treering.engine.session.context_epoch_verifying import (
+    At,
+    Verification,
+    entry_ref,
+    frozen_revision,
+)
+from treering.engine.session.context_epochs import Body, recipe_of
 from treering.engine.session.entry import CONTEXT_EPOCH_FLAGS, Entry, is_context_epoch
 from treering.engine.session.facts import facts_of
 from treering.engine.session.filling import row_of
 from treering.engine.transfer.legacy_read import FrameFacts
+from treering.engine.transfer.relinking import json_text, value_of, with_members
 from treering.index import Entry as Indexed
 from treering.index import LeafMove, Position, Row, SessionIndex
 
+_Answer = TypeVar("_Answer")
+
 CHILD_USAGE: Final = "child_usage_attributed"
-_KEPT: Final = (
-    "summary",
-    "firstKeptEntryId",
-    "tokensBefore",
-    "fromHook",
-    "customInstructions",
-)
+_KEPT: Final = ("summary", "firstKeptEntryId", "tokensBefore", "fromHook", "customInstructions")
 _TABLE_KINDS: Final = (Kind.ENTRY, Kind.REQUEST, Kind.LEAF)
 
 
 class EpochSource(NamedTuple):
     """The session that is copied, and what its frames said."""
 
-    session_id: str
+    session_ids: frozenset[str]
+    """What the session is called, by its header and by its file."""
     path: str
     lowered: bool
     """Whether the copy is an import."""
+    salvage: bool
+    """Whether what does not hold is left out instead of refused."""
     again: Callable[[], Iterator[tuple[Record, FrameFacts | None]]]
     """The records once more, in the same order, each with its frame in the source (None for a
     record that only the copy has)."""
+    verify: Callable[[], object] | None = None
+    """Raises unless the epoch holds in the source, where that can be asked itself."""
 
 
 class Target(NamedTuple):
@@ -134,25 +144,46 @@ class EpochRebuild:
 
     def _rebuilt(self, leaf: int, selected: Indexed) -> Record | None:
         """The record for the newest compaction of the copy, if it is a context epoch."""
-        found = self._read(selected)
-        if found is None:
-            return None
-        recipe, raw = found
-        if recipe.version == 6:
-            raise self._refused(selected, "it proves what tools did in the session it was made in")
-        if self._source.lowered and recipe.selected_skills is not UNSET:
-            raise self._refused(selected, "it pins skills, and what is imported proves none")
-        if not self._target.persistent:
-            raise self._refused(selected, "a session in memory has none")
         try:
-            old = self._old_frames(recipe)
-            _check_source(recipe, old, self._source.session_id, selected.id)
-            rebuilt = self._recipe(recipe, leaf, old)
+            found = self._read(selected)
+            if found is None:
+                return None
+            if self._refuses(found.recipe, selected):
+                return None
+            old = self._old_frames(found.recipe)
+            self._check_control(found)
+            if self._source.verify is not None:
+                self._source.verify()
+            _check_source(found, old, self._source.session_ids)
+            rebuilt = self._recipe(found, leaf, old)
             check_recipe(rebuilt)
-        except TreeringError as error:
-            error.path = error.path or self._source.path
-            raise
-        return _record(raw, rebuilt)
+            last = self._index.by_sequence(leaf)
+            assert last is not None
+            place = At(rebuilt.source.leaf_id, rebuilt.source.source_sequence + 1, leaf)
+            Verification(_CopyGround(self._index, self._target.session_id), rebuilt, place).check()
+            return _record(found.raw, rebuilt)
+        except (InvalidContextEpoch, LimitExceeded) as error:
+            if self._source.salvage:
+                return None  # it stays in the copy as what was written, and refuses when it is read
+            raise InvalidContextEpoch(
+                f"the context epoch {selected.id!r} that is selected does not hold: {error.what}",
+                path=self._source.path,
+                next_step="copy a path that ends before it, or compact anew before the copy;"
+                " an import with --salvage leaves it as data",
+            ) from error
+
+    def _refuses(self, recipe: Recipe, selected: Indexed) -> bool:
+        """Whether to leave it out, where it cannot be made again; else raise Unsupported."""
+        why = None
+        if recipe.version == 6:
+            why = "it proves what tools did in the session it was made in"
+        elif self._source.lowered and recipe.selected_skills is not UNSET:
+            why = "it pins skills, and what is imported proves none"
+        elif not self._target.persistent:
+            why = "a session in memory has none"
+        if why is not None and not self._source.salvage:
+            raise self._refused(selected, why)
+        return why is not None
 
     def _refused(self, selected: Indexed, why: str) -> Unsupported:
         return Unsupported(
@@ -161,7 +192,7 @@ class EpochRebuild:
             next_step="copy a path that ends before it, or compact anew before the copy",
         )
 
-    def _read(self, selected: Indexed) -> tuple[Recipe, bytes] | None:
+    def _read(self, selected: Indexed) -> _Selected | None:
         """The recipe of a compaction, when the engine wrote it in the source."""
         place = bisect_right(self._sequences, selected.sequence) - 1
         for at, (record, frame) in enumerate(self._source.again()):
@@ -170,47 +201,46 @@ class EpochRebuild:
                     return None  # data of somebody else, which no reader takes for an epoch
                 entry = Entry(record.payload, selected.id, selected.sequence, b"", record.flags)
                 found = recipe_of(entry)
-                return None if found is None else (found[0], record.payload)
+                if found is None:
+                    return None
+                return _Selected(*found, record.payload, frame)
         raise AssertionError("the second pass over the source is shorter than the first")
 
     def _old_frames(self, recipe: Recipe) -> _Old:
-        """The source's frames of everything that the recipe names, and all sequences."""
+        """The source's frames of everything that the recipe shows, and all sequences."""
+        wanted = {view.ref.sequence for view in _views(recipe)}
         names = {view.ref.entry_id for view in _views(recipe)}
-        rows = self._index.by_ids(sorted(names))
-        wanted = {row.sequence: row.id for row in rows.values()}
         old = _Old({}, {}, array("Q"), array("Q"))
         for at, (record, frame) in enumerate(self._source.again()):
             if frame is None or record.kind == Kind.LEAF:
                 continue
-            sequence = self._sequences[at]
             old.before.append(frame.sequence)
-            old.after.append(sequence)
-            name = wanted.get(sequence)
-            if name is not None:
-                old.frames[name] = frame
+            old.after.append(self._sequences[at])
+            if frame.sequence in wanted:
+                old.frames[frame.sequence] = frame
             if record.kind == Kind.ENTRY and CHILD_USAGE.encode() in record.payload:
                 about = facts_of(record.payload).about
                 if about in names:
                     old.updates.setdefault(about, []).append(frame)
         return old
 
-    def _recipe(self, recipe: Recipe, leaf: int, old: _Old) -> Recipe:
+    def _recipe(self, found: _Selected, leaf: int, old: _Old) -> Recipe:
         """The recipe of the copy."""
-        last = self._last
+        recipe, last = found.recipe, self._last
         assert last is not None
         leaf_row = self._index.by_sequence(leaf)
         assert leaf_row is not None
-        if self._index.by_id(recipe.literal_tail_id) is None:
-            raise InvalidContextEpoch(f"the literal tail {recipe.literal_tail_id!r} is not copied")
+        file = os.path.basename(self._target.path)
         changes: dict[str, Any] = {
-            "source": self._snapshot(leaf_row.id, last.sequence),
-            "views": [self._view(view, old) for view in recipe.views],
+            "source": self._snapshot(leaf_row.id, last.sequence, file=self._target.path),
+            "views": [self._view(view, old, file) for view in recipe.views],
+            "literal_tail_id": self._tail(found),
             "public_window": UNSET,
             "resource_revision": UNSET,
         }
         if recipe.selected_skills is not UNSET:
             changes["selected_skills"] = [
-                msgspec.structs.replace(skill, view=self._view(skill.view, old))
+                msgspec.structs.replace(skill, view=self._view(skill.view, old, file))
                 for skill in recipe.selected_skills
             ]
         if recipe.continuation is not UNSET:
@@ -224,23 +254,37 @@ class EpochRebuild:
             )
         return msgspec.structs.replace(recipe, **changes)
 
-    def _view(self, view: View, old: _Old) -> View:
-        row = self._index.by_id(view.ref.entry_id)
-        if row is None:
-            raise InvalidContextEpoch(f"the view {view.ref.entry_id!r} is not copied")
+    def _check_control(self, found: _Selected) -> None:
+        """What the compaction says. (A path copy may have linked it anew; its source is asked.)"""
+        if self._source.verify is None:
+            check_control(found.recipe, found.body.control)
+            if found.body.parent_id != found.recipe.source.leaf_id:
+                raise InvalidContextEpoch("it does not stand where it was captured")
+
+    def _tail(self, found: _Selected) -> str:
+        """The literal tail in the copy; of a path copy, what the tail was linked to anew."""
+        for tail in (found.recipe.literal_tail_id, found.body.first_kept_entry_id):
+            if tail is not None and self._index.by_id(tail) is not None:
+                return tail
+        raise InvalidContextEpoch(f"the literal tail {found.recipe.literal_tail_id!r} is not there")
+
+    def _view(self, view: View, old: _Old, file: str) -> View:
+        # By its sequence: an id that was derived may be another one in the copy.
+        at = bisect_right(old.before, view.ref.sequence) - 1
+        row = self._index.by_sequence(old.after[at])
+        assert row is not None
         moment = self._moved(view.source, old)
-        revision = row.revision.hex()
-        if row.kind != "compaction":
-            updates = []
-            if row.kind == "message" and row.role == "assistant":
-                updates = self._index.about(row.id, before=moment.source_sequence + 1, limit=1)
-            frozen = [revision, *(update.revision.hex() for update in updates)]
-            revision = msgspec.json.encode(frozen).decode()
+        known = self._source.verify is not None
+        if row.kind != view.ref.kind or not (
+            known or _updates_hold(view, row, old.updates.get(view.ref.entry_id, []))
+        ):
+            raise InvalidContextEpoch(f"entry {view.ref.entry_id!r} is not what it was")
+        ground = _CopyGround(self._index, self._target.session_id)
         return msgspec.structs.replace(
             view,
             source=moment,
-            ref=entry_ref(row, row.flags, self._target.path),
-            source_revision=revision,
+            ref=entry_ref(row, row.flags, file),
+            source_revision=frozen_revision(ground, row, moment.source_sequence),
         )
 
     def _moved(self, moment: Snapshot, old: _Old) -> Snapshot:
@@ -248,16 +292,39 @@ class EpochRebuild:
         count = bisect_right(old.before, moment.source_sequence)
         sequence = old.after[count - 1] if count else 0
         leaf = None if moment.leaf_id is None else self._index.by_id(moment.leaf_id)
-        if leaf is None and moment.leaf_id is not None and count:
+        if leaf is None and moment.leaf_id is not None:
+            if self._source.verify is None or not count:
+                raise InvalidContextEpoch(f"the position {moment.leaf_id!r} is not there")
             # Left out of the copy (a label): a path holds nothing but what is above it.
             leaf = self._index.by_sequence(old.after[count - 1])
         return self._snapshot(None if leaf is None else leaf.id, sequence)
 
-    def _snapshot(self, leaf_id: str | None, sequence: int) -> Snapshot:
-        target = self._target
-        return Snapshot(
-            target.session_id, leaf_id, sequence, persistent=True, session_file=target.path
-        )
+    def _snapshot(self, leaf_id: str | None, sequence: int, *, file: str | None = None) -> Snapshot:
+        moment = Snapshot(self._target.session_id, leaf_id, sequence, persistent=True)
+        if file is not None:
+            moment.session_file = file
+        return moment
+
+
+class _CopyGround:
+    """The copy as the ground of a recipe: its index was made from its own frames, just now."""
+
+    def __init__(self, index: SessionIndex, session_id: str) -> None:
+        self._index = index
+        self.session_ids = frozenset((session_id,))
+
+    def ask(self, question: Callable[[SessionIndex], _Answer]) -> _Answer:
+        """See :class:`Ground`."""
+        return question(self._index)
+
+    def verified(self, rows: Sequence[Indexed]) -> Iterator[tuple[Indexed, int]]:
+        """See :class:`Ground`."""
+        return ((row, row.flags) for row in rows)
+
+    def updates(self, row: Indexed, up_to: int) -> list[str]:
+        """See :class:`Ground`."""
+        found = self._index.about(row.id, before=up_to + 1, limit=1)
+        return [update.revision.hex() for update in found]
 
 
 def with_epoch(
@@ -280,10 +347,20 @@ def with_epoch(
         new.add([record])
 
 
+class _Selected(NamedTuple):
+    """The selected epoch as the source has it."""
+
+    recipe: Recipe
+    body: Body
+    raw: bytes
+    frame: FrameFacts
+
+
 class _Old(NamedTuple):
     """What the source said of the entries that a recipe names."""
 
-    frames: dict[str, FrameFacts]
+    frames: dict[int, FrameFacts]
+    """By their sequence there."""
     updates: dict[str, list[FrameFacts]]
     """Attributions by their target, in order."""
     before: array[int]
@@ -297,52 +374,56 @@ def _views(recipe: Recipe) -> list[View]:
     return recipe.views + ([] if skills is UNSET else [skill.view for skill in skills])
 
 
-def _check_source(recipe: Recipe, old: _Old, session_id: str, epoch_id: str) -> None:
-    """Raise unless the recipe holds in the session that it was made in."""
-    moments = [recipe.source, *(view.source for view in _views(recipe))]
+def _check_source(found: _Selected, old: _Old, session_ids: frozenset[str]) -> None:
+    """Raise unless the recipe holds in the session that it was made in, as far as only that can
+    say it; what the copy can say is checked there."""
+    recipe, own = found.recipe, found.recipe.source
+    moments = [own, *(view.source for view in _views(recipe))]
     if recipe.continuation is not UNSET:
         moments.append(recipe.continuation.public_tail_through)
     for moment in moments:
-        if moment.session_id != session_id or not moment.persistent:
-            raise InvalidContextEpoch(f"epoch {epoch_id!r} was made for another session")
+        if moment.session_id not in session_ids or not moment.persistent:
+            raise InvalidContextEpoch("it was made for another session")
+        if not 0 <= moment.source_sequence <= own.source_sequence < found.frame.sequence:
+            raise InvalidContextEpoch(f"sequence {moment.source_sequence} was not captured")
     for view in _views(recipe):
-        ref, frame = view.ref, old.frames.get(view.ref.entry_id)
+        ref, frame = view.ref, old.frames.get(view.ref.sequence)
         if frame is None:
-            raise InvalidContextEpoch(f"epoch {epoch_id!r} shows {ref.entry_id!r}, not copied")
-        place = (frame.sequence, frame.revision, frame.offset, frame.length)
-        stated = (ref.sequence, ref.revision, ref.locator.offset, ref.locator.length)
-        if place != stated or not _holds(view, frame, old.updates.get(ref.entry_id, [])):
-            raise InvalidContextEpoch(f"epoch {epoch_id!r} shows {ref.entry_id!r} as it is not")
+            raise InvalidContextEpoch(f"entry {ref.entry_id!r} is not copied")
+        place = (frame.revision, frame.offset, frame.length)
+        if place != (ref.revision, ref.locator.offset, ref.locator.length):
+            raise InvalidContextEpoch(f"entry {ref.entry_id!r} is not what it was")
 
 
-def _holds(view: View, frame: FrameFacts, updates: list[FrameFacts]) -> bool:
-    """Whether the frozen revisions are those of the source, as far as its kind is known here."""
-    if view.ref.kind == "compaction":
-        return view.source_revision == frame.revision
+def _updates_hold(view: View, row: Indexed, updates: list[FrameFacts]) -> bool:
+    """Whether the frozen revisions are those of the source, as far as its kind is known here: what
+    changes the results of tools is known to their own system alone."""
+    own = view.ref.revision
+    if row.kind == "compaction":
+        return view.source_revision == own
     try:
         frozen = msgspec.json.decode(view.source_revision, type=list[str])
     except msgspec.MsgspecError:
         return False
     newest = [one.revision for one in updates if one.sequence <= view.source.source_sequence][-1:]
-    return frozen[:1] == [frame.revision] and (not newest or frozen[1:] == newest)
+    if row.kind == "message" and row.role not in ("user", "assistant"):
+        return frozen[:1] == [own]
+    return frozen == [own, *newest]
 
 
 def _record(raw: bytes, recipe: Recipe) -> Record:
     """The new compaction: as the copied one, with its own recipe, and without its usage."""
-    value: dict[str, Any] = msgspec.json.decode(raw)
-    details = {**value["details"], MARKER: msgspec.json.decode(recipe.encoded())}
-    kept: dict[str, Any] = {
-        name: value[name]
-        for name in (
-            "summary",
-            "firstKeptEntryId",
-            "tokensBefore",
-            "fromHook",
-            "customInstructions",
-        )
-        if name in value
-    }
-    entry = admit({"type": "compaction", **kept, "details": details}, verified=True)
+    details = with_members(value_of(raw, "details"), {MARKER: recipe.encoded()})
     now = environment.iso_time(environment.now_ms())
-    payload = entry.payload(environment.long_entry_id(), recipe.source.leaf_id, now)
+    head = {
+        "type": "compaction",
+        "id": environment.long_entry_id(),
+        "parentId": recipe.source.leaf_id,
+        "timestamp": now,
+    }
+    kept = {name: value_of(raw, name) for name in _KEPT if value_of(raw, name) != b"null"}
+    kept["tokensBefore"] = value_of(raw, "tokensBefore")
+    kept["firstKeptEntryId"] = json_text(recipe.literal_tail_id)
+    payload = with_members(msgspec.json.encode(head), {**kept, "details": details})
+    check_payload_size(len(payload))
     return Record(Kind.ENTRY, payload, CONTEXT_EPOCH_FLAGS)

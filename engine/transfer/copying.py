@@ -83,7 +83,8 @@ def fork_session(
         home_dir: the store's home; default as documented.
         session_dir: the sessions folder, instead of ``home_dir``.
         limits: entries and JSON bytes (the header's among them) of one copy; None lifts them, and
-            memory stays bounded all the same.
+            memory stays bounded all the same (but for 200 bytes an entry when the session has a
+            context epoch, which is rebuilt).
         compression: compress payloads where it saves bytes.
         disk: the file system of source and destination (JSONL files are always local).
 

@@ -206,8 +206,8 @@ def line_contents(source: LocalSource, analysis: Analysis, *, lowered: bool) -> 
     epochs = None
     if analysis.context_epochs:
         header = analysis.header
-        session_id = "" if header is None or header.id is None else header.id
-        epochs = EpochSource(session_id, source.path, lowered, again)
+        names = () if header is None or header.id is None else (header.id,)
+        epochs = EpochSource(frozenset(names), source.path, lowered, analysis.salvage, again)
     return Contents(
         source.path,
         analysis,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from treering.engine import home
 from treering.engine.errors import (
     InvalidSource,
     LimitExceeded,
@@ -167,8 +168,12 @@ class JournalSource:
         if not self.has_context_epochs:
             return None
         header = decode_header(self.header)
-        session_id = "" if header is None or header.id is None else header.id
-        return EpochSource(session_id, self.path, lowered, self._records_again)
+        names = {home.session_id_of(self.path)}
+        if header is not None and header.id is not None:
+            names.add(header.id)
+        return EpochSource(
+            frozenset(names), self.path, lowered, salvage=False, again=self._records_again
+        )
 
     def _records_again(self) -> Iterator[tuple[Record, FrameFacts | None]]:
         for frame, payload in self._visible():

@@ -16,6 +16,8 @@ from treering.engine.journal import control
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.format import ENVELOPE_BYTES, Kind
 from treering.engine.limits import PAGE_ENTRIES
+from treering.engine.session.context_epochs import active_context_epoch
+from treering.engine.session.entries import decode_header
 from treering.engine.session.entry import Entry, is_context_epoch
 from treering.engine.session.facts import facts_of
 from treering.engine.session.reads import Reads, pieces
@@ -149,8 +151,23 @@ class PathSource:
         """What a copy needs for its context epoch; None when there is none to look for."""
         if not self._has_epochs:
             return None
-        session_id = home.session_id_of(self.path)
-        return EpochSource(session_id, self.path, lowered=False, again=lambda: self.copy().traced())
+        names = {home.session_id_of(self.path)}
+        header = decode_header(self.header)
+        if header is not None and header.id is not None:
+            names.add(header.id)
+
+        def again() -> Iterator[tuple[Record, FrameFacts | None]]:
+            return self.copy().traced()
+
+        leaf = self._leaf
+        return EpochSource(
+            frozenset(names),
+            self.path,
+            lowered=False,
+            salvage=False,
+            again=again,
+            verify=lambda: active_context_epoch(self._reads, None if leaf is None else leaf.id),
+        )
 
 
 def refuse_unfit_view(reads: Reads) -> None:

@@ -65,10 +65,10 @@ def activate(world: World, views: Sequence[str]) -> str:
 
     def act(session: Session) -> str:
         origin = _origin(session)
-        choice = Choice(views, None, {}, {})
+        choice = Choice.of(views, None, None, None)
         recipe = prepare(session, origin, choice, {"version": 4, "representation": "{}"})
         prepared = activation(
-            ContextEpochCandidate(origin, recipe),
+            ContextEpochCandidate(origin, recipe, None),
             origin,
             tokens_before=7,
             summary=None,

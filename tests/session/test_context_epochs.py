@@ -231,6 +231,65 @@ async def test_what_cannot_be_chosen_is_refused(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_what_would_be_refused_when_read_is_refused_before(tmp_path: Path) -> None:
+    """The same rules for both: moments of other sessions, skills that nobody recorded, tools without
+    records, arguments of any type."""
+    async with await made(tmp_path) as manager:
+        ids = await talked(manager)
+        custom = await manager.append_custom_entry("skill")
+        leaf = await manager.append_message(user())
+        async with manager.capture() as captured:
+            own = captured.source.as_json()
+
+            def through(**change: Any) -> dict[str, Any]:
+                moment = {**own, **change}
+                return {"continuation": {"kind": "harness-summary", "publicTailThrough": moment}}
+
+            record = {"id": "nobody", "sequence": 1, "revision": "0"}
+            call = {"executionId": "x", "intent": record, "outcome": "completed"}
+            wrong: list[dict[str, Any]] = [
+                {"skills": {"s": custom}},
+                {"skills": [1]},
+                {"renderings": [1]},
+                {"tail_id": []},
+                {"source": own},
+                {"views": []},
+                through(sessionId="0"),
+                through(sourceSequence=10**9),
+                through(leafId="nobody"),
+                {
+                    "version": 6,
+                    "public_window": True,
+                    "replay_contract": "message-groups",
+                    "tool_continuations": [{"assistantEntryId": ids[1], "calls": [call]}],
+                },
+                {"task_frame": {"x": float("nan")}},
+                {"task_frame": {"x": json.loads("[" * 140 + "]" * 140)}},
+                {"resource_revision": "\ud800"},
+            ]
+            for more in wrong:
+                with pytest.raises(InvalidContextEpoch):
+                    await captured.prepare_context_epoch(
+                        [ids[0], leaf], **({"representation": "r"} | more)
+                    )
+            for views in (None, 5, [[]], [None]):
+                with pytest.raises(InvalidContextEpoch):
+                    await captured.prepare_context_epoch(views, representation="r")  # type: ignore[arg-type]
+            await captured.prepare_context_epoch(
+                iter([ids[0], leaf]),  # type: ignore[arg-type]
+                representation="r",
+                **through(),
+            )
+            candidate = await captured.prepare_context_epoch([ids[0], leaf], representation="r")
+            for tokens in ("12", True, {"a": 1}, [1], float("nan"), float("inf")):
+                with pytest.raises(InvalidContextEpoch):
+                    await captured.activate_context_epoch(candidate, tokens)  # type: ignore[arg-type]
+            with pytest.raises(Invalid):
+                await captured.activate_context_epoch(None, 1)  # type: ignore[arg-type]
+            assert compactions(manager) == 0
+
+
+@on_loop
 async def test_the_tail_is_what_was_written_last(tmp_path: Path) -> None:
     """Results of tools that ended in the reverse order: the one with the highest sequence."""
     async with await made(tmp_path) as manager:
@@ -312,6 +371,12 @@ async def test_an_epoch_that_shows_the_same_is_used_again(tmp_path: Path) -> Non
         ):
             await manager.branch_to(now[-1])
             assert not (await activated(manager, choice, **terms)).reused  # type: ignore[arg-type]
+        await manager.branch_to(first.entry_id)
+        await activated(manager, shown, renderings={ids[0]: "public-history/1"})
+        found = await active(manager)
+        assert found.recipe.views[0].rendering == "public-history/1"
+        await manager.append_child_usage_attribution(ids[5], {"input": 1})
+        assert not (await activated(manager, shown, renderings={ids[0]: "public-history/1"})).reused
         await manager.branch_to(ids[-1])
         assert not (await activated(manager, shown)).reused
 

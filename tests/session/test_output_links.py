@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import pickle
@@ -351,3 +352,58 @@ async def test_copies_keep_links_as_data(tmp_path: Path) -> None:
             assert await stored(copied, answer) == original | {"parentId": original["parentId"]}
             assert copied.get_session_id() != original["requestOutput"]["source"]["sessionId"]
             assert ids(await copied.read_entries()) == [answer]
+
+
+@on_loop
+async def test_what_the_caller_changes_afterwards_is_not_stored(tmp_path: Path) -> None:
+    """Details and usage of a compaction with links are those of the call."""
+    async with await made(tmp_path) as manager:
+        first = await manager.append_message(user())
+        async with manager.capture() as captured:
+            links = [("history", await link_of(captured, "summary", "compaction"))]
+            details: dict[str, Any] = {"readFiles": []}
+            waiting = manager.append_compaction("s", first, 1, details, usage=details, links=links)
+            task = asyncio.ensure_future(waiting)
+            await asyncio.sleep(0)
+            details["baseContextEpoch"] = {"version": 4}
+            done = await task
+        entry = await stored(manager, done)
+        assert entry["details"] == entry["usage"] == {"readFiles": []}
+        assert await manager.read_active_context_epoch() is None
+
+
+@on_loop
+async def test_an_operation_has_one_link_and_names_its_own_attempts(tmp_path: Path) -> None:
+    """Asked twice it gives the same one; members of an event cannot rename what was admitted; the
+    same call again is the same event."""
+    async with await made(tmp_path) as manager:
+        first = await manager.append_message(user())
+        async with manager.capture() as captured:
+            operation = captured.operation("main")
+            attempt = await operation.admit(
+                {}, attemptId="other", operationId="o", purpose="refine"
+            )
+            await operation.admit({}, attempt_id=attempt, attemptId="x")
+            await operation.settle(attempt, {})
+            await operation.settle(attempt, {})
+            link = operation.output_link()
+            assert operation.output_link() is link
+            await manager.append_message(assistant(), link=link)
+            again = await manager.append_message(assistant(), link=operation.output_link())
+            assert "requestOutput" not in await stored(manager, again)
+            history = await link_of(captured, "summary", "compaction")
+            pairs = [("history", history), ("history", history)]
+            for links in (pairs, [1], [([], history)], ["ab"]):
+                with pytest.raises(Invalid):
+                    await manager.append_compaction("s", first, 1, links=links)  # type: ignore[arg-type]
+            for name in ("purpose", "detail", "linked_entry_id"):
+                with pytest.raises(AttributeError):
+                    setattr(history, name, "main")
+            for wrong in (["a"], 5):
+                with pytest.raises((InvalidEntry, Conflict)):
+                    await operation.admit({}, attempt_id=wrong)  # type: ignore[arg-type]
+                with pytest.raises((InvalidEntry, Conflict)):
+                    await operation.settle(wrong, {})  # type: ignore[arg-type]
+        ids_found = ids(await manager.read_entries())
+        assert f"{attempt}:attempt_admitted" in ids_found
+        assert "other:attempt_admitted" not in ids_found

@@ -84,6 +84,18 @@ async def test_what_cannot_be_qualified(tmp_path: Path) -> None:
             assert len(await manager.read_entries()) == 2
             await manager.append_message(user("on the same branch"))
             await captured.append_qualified(ALLOWED[3][1], "native-recovery")
+            twin = {"type": "message", "id": "twin", "message": RESULT}
+            await manager.append(twin)
+            with pytest.raises(Conflict):
+                await captured.append_qualified(twin, "native-recovery")
+            mine = {**twin, "id": "mine"}
+            await captured.append_qualified(mine, "native-recovery")
+            await captured.append_qualified(mine, "native-recovery")
+            await manager.append(mine)
+            with pytest.raises(Conflict):
+                await captured.append_qualified(mine, "native-tool-execution")
+            with pytest.raises(InvalidEntry):
+                await captured.append_qualified({**mine, "parentId": first}, "native-recovery")
             await manager.branch_to(first)
             with pytest.raises(Conflict):
                 await captured.append_qualified(ALLOWED[3][1], "native-recovery")

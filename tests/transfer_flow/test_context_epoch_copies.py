@@ -212,18 +212,16 @@ async def forge(manager: SessionManager, recipe: dict[str, Any], tail: str) -> N
 
 async def with_tools(manager: SessionManager) -> list[str]:
     ids = await talked(manager)
-    groups = [
-        {
-            "assistantEntryId": ids[1],
-            "calls": [
-                {
-                    "executionId": "x",
-                    "intent": {"id": "x:intent", "sequence": 1, "revision": "0"},
-                    "outcome": "outcome_unknown",
-                }
-            ],
-        }
-    ]
+    async with manager.capture() as captured:
+        intent = await captured.append_qualified(
+            {"type": "tool_intent", "id": f"{ids[1]}:intent", "assistant": {"entryId": ids[1]}},
+            "native-tool-execution",
+        )
+    row = await manager.read_entry(intent)
+    assert row is not None
+    record = {"id": intent, "sequence": row.sequence, "revision": row.revision.hex()}
+    call = {"executionId": "x", "intent": record, "outcome": "outcome_unknown"}
+    groups = [{"assistantEntryId": ids[1], "calls": [call]}]
     await activated(manager, [ids[0], ids[5]], version=6, tool_continuations=groups)
     return ids
 
@@ -495,3 +493,84 @@ def test_epochs_of_journals_of_json_frames(tmp_path: Path, route: str) -> None:
         with pytest.raises(InvalidContextEpoch):
             make(framed(tmp_path, **recipe), home_dir=home(tmp_path))
     assert sorted(os.listdir(os.path.dirname(copy))) == stored
+
+
+def changed(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
+    def change(recipe: dict[str, Any]) -> None:
+        at: Any = recipe
+        for step in path[:-1]:
+            at = at[step]
+        at[path[-1]] = to
+
+    return change
+
+
+FORGED: dict[str, Callable[[dict[str, Any]], None]] = {
+    "another tail": changed("literalTailId", to="a"),
+    "a view twice": lambda recipe: recipe["views"].append(recipe["views"][0]),
+    "a view in the tail": changed("literalTailId", to="b"),
+    "a moment before the view": changed("views", 1, "source", "sourceSequence", to=1),
+    "a moment before any entry": changed("views", 0, "source", "leafId", to=None),
+    "a moment at nobody": changed("views", 0, "source", "leafId", to="nobody"),
+    "another kind": changed("views", 0, "ref", "kind", to="custom_message"),
+    "captured elsewhere": changed("source", "leafId", to="u"),
+    "captured before any entry": changed("source", "leafId", to=None),
+    "captured later": changed("source", "sourceSequence", to=10**9),
+    "captured before the journal": changed("source", "sourceSequence", to=-1),
+    "a summary that is not there": lambda recipe: recipe.update(
+        includeSummary=True, representation=None
+    ),
+    "updates that were not": changed(
+        "views", 1, "sourceRevision", to=native_writer.dump(["0", "1"])
+    ),
+    "another length": changed("views", 0, "ref", "locator", "length", to=1),
+    "a window beyond the journal": lambda recipe: recipe.update(
+        continuation={
+            "kind": "portable-checkpoint",
+            "publicTailThrough": recipe["source"] | {"sourceSequence": 99},
+        }
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_no_copy_says_more_than_its_source(tmp_path: Path, name: str) -> None:
+    """What a reader of the source would refuse is not laundered by a fork or an import, and no copy
+    is made that its own reader refuses. A salvage leaves the epoch as data."""
+    good = framed(tmp_path)
+    (line,) = [one for one in Path(good).read_text().splitlines() if '"id":"e"' in one]
+    recipe = json.loads(line)["payload"]["details"]["baseContextEpoch"]
+    recipe["source"], recipe["views"] = (
+        dict(recipe["source"]),
+        json.loads(json.dumps(recipe["views"])),
+    )
+    FORGED[name](recipe)
+    source = framed(tmp_path, **recipe)
+    for make in (fork_session, import_session):
+        with pytest.raises(InvalidContextEpoch) as caught:
+            make(source, home_dir=home(tmp_path))
+        assert caught.value.next_step is not None
+    assert not os.path.exists(tmp_path / "home/sessions") or not [
+        one for one in os.listdir(tmp_path / "home/sessions") if one.endswith(".jsonl")
+    ]
+    saved = import_session(source, home_dir=home(tmp_path), salvage=True).path
+    assert "e" in entries(saved)
+    with pytest.raises(InvalidContextEpoch):
+        asyncio.run(active(saved))
+
+
+def test_numbers_beside_a_recipe_stay_as_they_are_spelled(tmp_path: Path) -> None:
+    """Also those that no decoder takes."""
+    source = Path(framed(tmp_path))
+    rows = []
+    for one in source.read_text().splitlines():
+        frame = json.loads(one)
+        payload = one.partition(',"payload":')[2].rpartition(',"checksum":')[0]
+        if frame["payload"].get("id") == "e":
+            payload = payload.replace('"details":{', '"details":{"n":1e999,"m":1.50,')
+        rows.append(native_writer.Row(payload, None, frame.get("qualification")))
+    source.write_bytes(native_writer.journal(rows))
+    copy = fork_session(str(source), home_dir=home(tmp_path)).path
+    found = asyncio.run(active(copy))
+    assert found is not None
+    assert b'"n":1e999,"m":1.50' in entries(copy)[found.entry_id].raw
