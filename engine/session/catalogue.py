@@ -71,19 +71,29 @@ class Remembered:
         """Whether the texts of messages are worth reading."""
         return self._usable
 
-    def is_current(self, name: str, stamp: Stamp) -> bool:
-        """Whether the row is of the files in this state."""
+    def is_current(self, name: str, stamp: Stamp, *, texts: bool) -> bool:
+        """Whether the row is of the files in this state, and has the texts that are asked for."""
         row = self._rows.get(name)
-        return row is not None and row.settled and row.stamp == packed(stamp)
+        return (
+            row is not None
+            and row.settled
+            and row.stamp == packed(stamp)
+            and (row.has_text or not texts)
+        )
+
+    def name_of(self, name: str) -> str | None:
+        """The display name of a session by its row."""
+        return self._rows[name].name
 
     def get(self, name: str, stamp: Stamp, *, texts: bool) -> SessionInfo | None:
         """The row of a session, if it is of the files in this state."""
-        if not self.is_current(name, stamp):
+        if not self.is_current(name, stamp, texts=texts):
             return None
-        row = self._rows[name]
-        if texts and not row.has_text:
+        try:
+            text = self._texts.get(name, "") if texts else None
+            return info_of(self._store, self._rows[name], text)
+        except IndexFault:
             return None
-        return info_of(self._store, row, self._texts.get(name, "") if texts else None)
 
     def put(self, info: SessionInfo, stamp: Stamp | None, *, settled: bool) -> None:
         """What was just read of a session."""
@@ -231,7 +241,18 @@ def row_of(store: Store, info: SessionInfo, stamp: Stamp | None, *, settled: boo
 
 
 def info_of(store: Store, row: SessionRow, text: str | None = None) -> SessionInfo:
-    """The reverse of :func:`row_of`."""
+    """The reverse of :func:`row_of`.
+
+    Raises:
+        IndexFault: the row cannot have come from there.
+    """
+    try:
+        return _info_of(store, row, text)
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
+        raise IndexFault(NAME, f"a row that nobody wrote: {error!r}") from error
+
+
+def _info_of(store: Store, row: SessionRow, text: str | None) -> SessionInfo:
     opens = row.status in ("ok", "damaged")
     usage = None if row.usage is None else json.loads(row.usage)
     return SessionInfo(

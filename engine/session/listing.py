@@ -203,20 +203,35 @@ def refresh_into(
     """The same with a catalogue that is open, perhaps in memory."""
     names, half_deleted = _names_of(store)
     with Remembered(store, names, half_deleted, texts=False, catalogue=catalogue) as rows:
-        _catch_up(store, names, rows, on_progress)
+        for loaded, _ in enumerate(_names_in(store, names, rows), 1):
+            if on_progress is not None:
+                on_progress(loaded, len(names))
 
 
-def _catch_up(
-    store: Store, names: list[str], rows: Remembered, on_progress: OnProgress | None
-) -> None:
+def ids_named(store: Store, name: str) -> list[str]:
+    """The ids of the sessions that have this display name, sorted.
+
+    Raises:
+        StorageError: the sessions folder is there and cannot be listed.
+    """
+    names, half_deleted = _names_of(store)
+    with Remembered(store, names, half_deleted, texts=False) as rows:
+        found = zip(names, _names_in(store, names, rows), strict=True)
+        return [one for one, its_name in found if its_name == name]
+
+
+def _names_in(store: Store, names: list[str], rows: Remembered) -> Iterator[str | None]:
+    """The display name of each of these sessions; those that changed are read by the way."""
     indexes = _folder_index(store)
-    for loaded, name in enumerate(names, 1):
+    texts = rows.keeps_texts
+    for name in names:
         path = path_in(store, name)
         stamp = stamp_of(path, indexes.get(name))
-        if stamp is None or not rows.is_current(name, stamp):
-            _Look(path, name, indexes, None, rows, texts=False).info()
-        if on_progress is not None:
-            on_progress(loaded, len(names))
+        if stamp is not None and rows.is_current(name, stamp, texts=texts):
+            yield rows.name_of(name)
+            continue
+        info = _Look(path, name, indexes, None, rows, texts=texts).info()
+        yield None if info is None else info.name
 
 
 def _looks(
@@ -283,8 +298,12 @@ class _Look:
 
     def _known(self, stamp: Stamp) -> SessionInfo | None:
         known = _cache.get(self._path, stamp, texts=self._texts)
-        if known is None and self._rows is not None:
-            known = self._rows.get(self._name, stamp, texts=self._texts)
+        if self._rows is None:
+            return known
+        if known is None:
+            return self._rows.get(self._name, stamp, texts=self._texts)
+        if not self._rows.is_current(self._name, stamp, texts=self._texts):
+            self._rows.put(known, stamp, settled=True)  # the catalogue is younger than this process
         return known
 
     def _is_wanted(self, cwd: str | None) -> bool:

@@ -158,7 +158,7 @@ class SessionPages:
         if place is not None:
             number, nonce, position, forward = place
             kept = self._catalogue.snapshot_of(number)
-            if kept is not None and kept[0] == nonce + digest:
+            if kept is not None and kept[0] == nonce + digest and len(kept[1]) % 8 == 0:
                 numbers = array("q", kept[1])
                 snapshot = f"{number}-{nonce.hex()}"
                 return self._cut(query, numbers, min(position, len(numbers)), forward, snapshot)

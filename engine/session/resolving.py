@@ -15,7 +15,7 @@ from typing import Final
 
 from treering.engine.errors import Ambiguous, Invalid, NotFound, from_os_error
 from treering.engine.home import JOURNAL_SUFFIX, Store, check_path
-from treering.engine.session.listing import Folder, is_of, iter_sessions, path_in, session_names
+from treering.engine.session.listing import Folder, ids_named, is_of, path_in, session_names
 
 CANDIDATES_SHOWN: Final = 8
 
@@ -48,16 +48,13 @@ def resolve_session(store: Store, selector: str, *, cwd: str | None = None) -> s
         return _existing(store, selector)
     names = session_names(store)
 
-    def named() -> list[str]:
-        return [info.id for info in iter_sessions(store) if info.name == selector]
-
     def here(ids: list[str]) -> list[str]:
         if cwd is None:
             return []
         folder = Folder(cwd)
         return [one for one in ids if is_of(path_in(store, one), folder)]
 
-    found = choose(selector, names, named, here=here)
+    found = choose(selector, names, lambda: ids_named(store, selector), here=here)
     if found is not None:
         return path_in(store, found)
     closest = closest_id(selector, names)

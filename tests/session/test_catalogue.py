@@ -18,7 +18,7 @@ from treering.engine import Session, Store, delete_session, home, undelete_sessi
 from treering.engine.errors import Invalid, from_os_error
 from treering.engine.journal.disk import Disk, File
 from treering.engine.session import catalogue, listing, listing_cache
-from treering.engine.session.listing import list_sessions, most_recent, refresh
+from treering.engine.session.listing import ids_named, list_sessions, most_recent, refresh
 from treering.engine.session.listing_cache import InfoCache
 from treering.engine.session.session_info import SessionInfo
 from treering.engine.session.trash import Places
@@ -288,6 +288,49 @@ def test_a_bad_catalogue_costs_time_only(store: Store, spoil: Any) -> None:
         assert list_sessions(store, texts=True) == before
     if os.path.isdir(store.index):
         assert set(rows(store)) == {"a", "b"}
+
+
+def test_a_catalogue_that_is_younger_than_what_is_remembered(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What this process remembers comes into a new one; the texts are read for it."""
+    monkeypatch.setattr(listing_cache, "ENTRIES_MAX", 256)
+    for name in ("a", "b"):
+        make(store, name, f"words of {name}")
+    before = list_sessions(store)
+    shutil.rmtree(store.index)
+    os.mkdir(store.index)
+    assert list_sessions(store) == before
+    assert set(rows(store)) == {"a", "b"}
+    refresh(store)
+    with open_current(store.index) as found:
+        assert dict(found.texts()) == {"a": "words of a", "b": "words of b"}
+
+
+@pytest.mark.parametrize(
+    "change", ["agent_status = '{'", "usage = '[1]'", "usage = '3'", "status = 'fine'"]
+)
+def test_rows_that_nobody_wrote(store: Store, change: str) -> None:
+    """The journal is read instead."""
+    path = make(store, "a", "hello")
+    with Session.open(path) as session:
+        session.append({"type": "agent_status", "status": {"summary": "x"}})
+    before = list_sessions(store)
+    with open_current(store.index) as found:
+        found._db.execute(f"UPDATE session SET {change}")
+    assert list_sessions(store) == before
+
+
+def test_names(store: Store) -> None:
+    """Names are looked up among rows, and in files that changed since."""
+    path = make(store, "a")
+    make(store, "b")
+    refresh(store)
+    assert ids_named(store, "x") == []
+    with Session.open(path) as session:
+        session.set_name("x")
+    for _ in range(2):
+        assert ids_named(store, "x") == ["a"]
 
 
 def test_where_nothing_may_be_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
