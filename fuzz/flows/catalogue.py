@@ -17,6 +17,7 @@ from treering.fuzz.flows.grouped import grouped_flows
 from treering.fuzz.flows.handmade import handmade_flows
 from treering.fuzz.flows.indexed import indexed_flows
 from treering.fuzz.flows.interrupted import interrupted_flow, interrupted_flows
+from treering.fuzz.flows.migrating import migrating_flows
 from treering.fuzz.flows.recovering import recover_flow, recover_flows, straddling_flow
 from treering.fuzz.flows.sequences import sequence_flow, sequences
 from treering.fuzz.flows.whole import whole_flows
@@ -30,6 +31,7 @@ def single_flows() -> Iterator[Flow]:
     yield from copying_flows()
     yield from epoch_flows()
     yield from deleting_flows()
+    yield from migrating_flows()
     yield from handmade_flows()
     yield from failing_flows()
     yield from grouped_flows()
