@@ -568,3 +568,25 @@ def test_a_session_may_be_called_as_the_file_is(tmp_path: Path) -> None:
         assert session.counts()
     assert found(store, "word") == [("search", "word one")]
     assert not glob.glob(store.index + "/*.bad-*")
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    store = store_of(tmp_path_factory.mktemp("shelf"))
+    make(store, "s", 'OR AND NOT NEAR "quoted" a* text:x', "日本 ++", "plain")
+    found(store, "plain")
+    return store
+
+
+@settings(max_examples=120, deadline=None)
+@given(query=st.text(max_size=30), raw=st.booleans(), rank=st.booleans())
+def test_whatever_is_typed_gets_a_page_or_a_refusal(
+    shelf: Store, query: str, raw: bool, rank: bool
+) -> None:
+    try:
+        page = search_sessions(shelf, query, raw=raw, rank=rank)
+    except Invalid as error:
+        assert str(error)
+    else:
+        assert page.problems == ()
+    assert index_path(shelf).endswith(f"{FILE_NAME}.1.sqlite3"), "no query spoils the file"
