@@ -24,6 +24,15 @@ from treering.tools.pool import run_all
 
 FINDINGS_MAX = 10
 
+_FAIL_BY_THEMSELVES = (
+    "no-space:",
+    "failed-",
+    "killed",
+    "group-no-space",
+    "group-failed-sync",
+)
+"""How the names of flows begin in which the disk or the process fails already."""
+
 
 def default_flows() -> list[str]:
     """Flows in which nothing fails by itself, and some recoveries."""
@@ -60,6 +69,9 @@ def command(
     """
     started = time.monotonic()
     chosen = choose(names) if names else default_flows()
+    for name in chosen:
+        if name.startswith(_FAIL_BY_THEMSELVES):
+            raise click.UsageError(f"something fails in {name!r} by itself: it is for `explore`")
     one = None if only is None else _parse(only)
     results = []
     work = partial(inject_into, seed=seed, errors=(*ERRORS, *more), every=every, only=one)

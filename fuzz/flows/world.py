@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Final
 
-from treering.engine.errors import OutcomeUnknown, Poisoned, TreeringError
+from treering.engine.errors import OutcomeUnknown, Poisoned, TreeringError, from_os_error
 from treering.engine.home import Store, session_id_of
 from treering.engine.journal import control
 from treering.engine.journal.admissible import Record
@@ -243,7 +243,11 @@ def open_journal(disk: Disk, path: str = PATH) -> tuple[Opened, list[Hashable]]:
     """Own the journal as the engine does, and read what it shows."""
     quarantine = STORE.quarantine_folder(session_id_of(path))
     opened = open_for_writing(disk, path, top=STORE.top, quarantine_folder=quarantine)
-    source = FileBytes(opened.owner.file, path, opened.owner.file.stat().size)
+    try:
+        size = opened.owner.file.stat().size
+    except OSError as error:
+        raise from_os_error(error, "look at the journal", path) from error
+    source = FileBytes(opened.owner.file, path, size)
     return opened, items_of(source, opened.tail.journal_id)
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from click.testing import CliRunner
 
 from treering.fuzz.error_injection import Injected, Injection, calls_of, inject, injections
-from treering.fuzz.errors_command import default_flows, inject_into
+from treering.fuzz.errors_command import command, default_flows, inject_into
 from treering.fuzz.explorer import explore, record
 from treering.fuzz.faulty_disk import SYNCS, WRITES
 from treering.fuzz.flows.catalogue import flow_named, single_flows
@@ -161,3 +162,20 @@ def test_an_error_that_is_not_typed_is_a_finding(monkeypatch: pytest.MonkeyPatch
     names = [op.name for op in calls_of(flow, 0)]
     inject(flow, Injection(names.index("make_folder") + 1, "EIO", "once"), 0, result)
     assert "not a typed error" in str(result.findings[0])
+
+
+@pytest.mark.parametrize("name", ["failed-sync:append:kept", "killed:append:3", "no-space:batch:0"])
+def test_what_fails_by_itself_takes_no_more_errors(name: str) -> None:
+    found = CliRunner().invoke(command, [name])
+    assert found.exit_code == 2
+    assert "by itself" in found.output
+
+
+@pytest.mark.parametrize("name", ["blobs", "dictionary"])
+def test_flows_made_by_hand_end_in_typed_errors(name: str) -> None:
+    """An error at every look at a file."""
+    looks = [at for at, op in enumerate(calls_of(flow_named(name), 0), 1) if op.name == "fstat"]
+    result = Injected(name)
+    for at in looks:
+        inject(flow_named(name), Injection(at, "EIO", "once"), 0, result)
+    assert result.findings == []
