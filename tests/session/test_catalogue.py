@@ -408,3 +408,65 @@ def test_several_processes(store: Store) -> None:
         path.unlink()
     refresh(store)
     assert rows(store) == found
+
+
+MIXED = """
+import random, sys, time
+from treering.engine import PageQuery, Session, SessionPages, Store, TreeringError, delete_session
+from treering.engine.session.listing import list_sessions
+from treering.engine.session.resolving import resolve_session
+store, seed = Store.at(sys.argv[1]), int(sys.argv[2])
+draw = random.Random(seed)
+until = time.monotonic() + 3
+mine = []
+count = 0
+while time.monotonic() < until:
+    work = draw.randrange(6)
+    if work == 0 or not mine:
+        name = f"s{seed}-{count}"
+        count += 1
+        with Session.create("/w", home_dir=store.top, session_id=name) as session:
+            session.append({"type": "message", "message": {"role": "user", "content": name}})
+        mine.append(name)
+    elif work == 1:
+        with Session.open(store.journal_path(draw.choice(mine))) as session:
+            session.append({"type": "message", "message": {"role": "user", "content": "more"}})
+    elif work == 2:
+        delete_session(store.journal_path(mine.pop(draw.randrange(len(mine)))))
+    elif work == 3:
+        assert set(mine) <= {info.id for info in list_sessions(store)}
+    elif work == 4:
+        name = draw.choice(mine)
+        assert resolve_session(store, name[:-1] + name[-1:]) == store.journal_path(name)
+    else:
+        query, shown = PageQuery(limit=5), []
+        with SessionPages(store) as pages:
+            pages.refresh()
+            page = pages.page(query)
+            shown += page.rows
+            while page.next_cursor is not None:
+                page = pages.page(query, page.next_cursor)
+                shown = [*([] if page.reset else shown), *page.rows]
+        found = [row.info.id for row in shown]
+        assert len(set(found)) == len(found)
+print(len(mine))
+"""
+
+
+def test_processes_that_list_append_and_delete(store: Store) -> None:
+    """Each sees all of its own sessions all the time; in the end no row is wrong."""
+    work = [
+        subprocess.Popen(
+            [sys.executable, "-c", MIXED, store.top, str(seed)], stdout=subprocess.PIPE
+        )
+        for seed in range(3)
+    ]
+    said = [process.communicate(timeout=60)[0] for process in work]
+    assert [process.returncode for process in work] == [0, 0, 0]
+    refresh(store)
+    found = rows(store)
+    assert len(found) == sum(map(int, said))
+    for path in Path(store.index).glob(f"{NAME}.*"):
+        path.unlink()
+    refresh(store)
+    assert rows(store) == found
