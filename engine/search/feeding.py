@@ -49,14 +49,16 @@ def feed_store(store: Store) -> tuple[bytes | None, Troubles]:
         _retire_missing(store, known, set(names))
         troubles: Troubles = {}
         batch: list[Slice] = []
+        texts = chars = 0
         for part in _changed(store, names, known, troubles):
             batch.append(part)
-            texts = sum(len(one.feed.texts) for one in batch)
-            if texts >= SLICE_TEXTS or sum(one.chars for one in batch) >= SLICE_CHARS:
+            texts += len(part.feed.texts) + 1  # a session without texts is a row, too
+            chars += part.chars
+            if texts >= SLICE_TEXTS or chars >= SLICE_CHARS:
                 born = _put(store, batch, born)
                 if born is None:
                     break
-                batch = []
+                batch, texts, chars = [], 0, 0
         else:
             if not batch:
                 return born, troubles

@@ -21,6 +21,7 @@ from treering.engine import Invalid, Session, repair
 from treering.engine.home import Store
 from treering.engine.search import SearchPage, feeding, opening, search_sessions, searching
 from treering.engine.search.feeding import feed_store
+from treering.engine.search.texts import said
 from treering.index import IndexBusy, IndexFault, files
 from treering.index.search import SearchIndex
 from treering.index.search_rows import FILE_NAME
@@ -590,3 +591,41 @@ def test_whatever_is_typed_gets_a_page_or_a_refusal(
     else:
         assert page.problems == ()
     assert index_path(shelf).endswith(f"{FILE_NAME}.1.sqlite3"), "no query spoils the file"
+
+
+def test_more_sessions_than_files_that_are_open_at_once(tmp_path: Path) -> None:
+    store = store_of(tmp_path)
+    for n in range(70):
+        make(store, f"s{n}", f"word {n}", f"word {n} again")
+    open_before = len(os.listdir("/proc/self/fd"))
+    assert len(found(store, "word", limit=200)) == 140
+    assert len(found(store, "word", limit=200, rank=True)) == 140
+    assert len(os.listdir("/proc/self/fd")) == open_before
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (b'{"type":"message","message":7}', None),
+        (b'{"type":"message","message":{"role":5,"content":{"a":1}}}', None),
+        (b'{"type":7}', None),
+        (b"[1]", None),
+        (b"not json", None),
+        (b'{"type":"label","targetId":3,"label":"x"}', None),
+        (b'{"type":"compaction","summary":["x"]}', None),
+        (b'{"type":"message","message":{"content":["x",{"type":"text","text":4}]}}', None),
+        (b'{"type":"message","message":{"content":"a\\u0000b \\ud800"}}', "a b \ufffd"),
+        (b'{"type":"custom_message","content":"said"}', "said"),
+        (b'{"type":"message","message":{"role":"branchSummary","summary":"sum"}}', "sum"),
+        (
+            (
+                b'{"type":"custom_message","content":[{"type":"toolCall","name":"n","arguments":'
+                b'{"b":["x",{"c":"y"}],"a":"z","n":1}}]}'
+            ),
+            "n\nx\ny\nz",
+        ),
+    ],
+)
+def test_whatever_an_entry_is_it_says_its_text_or_nothing(raw: bytes, text: str | None) -> None:
+    what = said(raw)
+    assert (None if what is None else what.text) == text
