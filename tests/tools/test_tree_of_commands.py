@@ -35,6 +35,7 @@ DOCUMENTED = (
     "repair",
     "reindex",
     "dump",
+    "search",
     "schedule list",
     "schedule resume",
     "migrate",
