@@ -125,6 +125,8 @@ def _admit_members(values: dict[str, Any], *, verified: bool) -> Admitted:
     _check_kind(kind)
     if not verified:
         _check_forged(values, values.get("details"))
+        if kind == "request":
+            _check_no_event(values.get("request"))
     rest = _encode_checked(values)
     for text in (kind, parent, timestamp):
         if text is not None and not text.isascii():
@@ -154,7 +156,9 @@ def _admit_bytes(raw: bytes, *, verified: bool) -> Admitted:
     _check_kind(found.type)
     if not verified:
         members = _members.decode(raw)
-        _check_forged(members, _details(members))
+        _check_forged(members, _object_in(members, "details"))
+        if found.type == "request":
+            _check_no_event(_object_in(members, "request"))
     references = _references_in(raw) if found.type in _REFERRING else None
     timestamp = found.timestamp if isinstance(found.timestamp, str) else None
     return Admitted(
@@ -212,8 +216,16 @@ def _check_forged(members: Mapping[str, object], details: object) -> None:
         )
 
 
-def _details(members: Mapping[str, msgspec.Raw]) -> object:
-    raw = members.get("details")
+def _check_no_event(request: object) -> None:
+    """A record of an attempt speaks for or against links: it comes from a capture."""
+    if isinstance(request, Mapping) and "attemptId" in request:
+        raise InvalidEntry(
+            "records of requests are written by a capture (admit, settle), not appended"
+        )
+
+
+def _object_in(members: Mapping[str, msgspec.Raw], name: str) -> object:
+    raw = members.get(name)
     if raw is None:
         return None
     try:

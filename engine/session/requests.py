@@ -49,7 +49,7 @@ def request_record(event: Mapping[str, Any], source: SourceRef) -> Admitted:
     if not isinstance(event, Mapping):
         raise InvalidEntry(f"a request event is a mapping, not {type(event).__name__}")
     own = source.as_json()
-    admitted = admit({"type": "request", "request": {"source": own, **event}})
+    admitted = admit({"type": "request", "request": {"source": own, **event}}, verified=True)
     values = _records.decode(admitted.rest).request
     kind = values.get("type")
     if not isinstance(kind, str) or kind not in _PROOF:

@@ -294,6 +294,11 @@ async def test_links_cannot_be_made_up(tmp_path: Path) -> None:
                     await manager.append(entry)  # type: ignore[arg-type]
         with pytest.raises(InvalidEntry):
             await manager.append_compaction("s", None, 1, {"baseContextEpoch": {}})
+        event = {"type": "attempt_settled", "attemptId": "a", "operationId": "evil"}
+        raw = b'{"type":"request","id":"x","parentId":null,"request":{"attemptId":"a"}}'
+        for record in ({"type": "request", "id": "x", "request": event}, raw):
+            with pytest.raises(InvalidEntry):
+                await manager.append(record)  # type: ignore[arg-type]
         lookalike = {"type": "tool_intent", "qualification": "native-admission", "retention": "x"}
         done = await manager.append(lookalike)
         entry = await manager.read_entry(done)
