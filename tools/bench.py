@@ -29,7 +29,7 @@ NOT_YET: Final = (
     "list page and catalogue",
     "search",
 )
-"""Rows of performance.md whose code does not exist yet."""
+"""What has targets and no row here yet."""
 
 
 class _CannotRunError(click.ClickException):
@@ -171,7 +171,7 @@ def command(
     if as_json:
         click.echo(json.dumps([figure.as_json() for figure in found], indent=1))
     elif not scale:
-        click.echo("not measured, their code does not exist yet: " + ", ".join(NOT_YET))
+        click.echo("not measured here yet: " + ", ".join(NOT_YET))
 
 
 def _wanted(rows: str | None) -> set[str] | None:
