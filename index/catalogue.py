@@ -355,11 +355,17 @@ def _make(folder: str) -> str:
     except OSError as error:
         raise translate(folder, error) from error
     built = os.path.join(folder, f"{NAME}.build-{os.getpid()}.tmp")
-    db, built = handle.open_file(
-        built, readonly=False, create=True, busy_timeout_ms=0, cache_kib=CACHE_KIB, kind=KIND
-    )
-    Handle(db, built, readonly=False, registered=True).close()
-    path = files.publish_build(built, folder, NAME)
+    try:
+        db, path = handle.open_file(
+            built, readonly=False, create=True, busy_timeout_ms=0, cache_kib=CACHE_KIB, kind=KIND
+        )
+        Handle(db, path, readonly=False, registered=True).close()
+        path = files.publish_build(path, folder, NAME)
+    except BaseException:
+        for tail in ("", "-wal", "-shm", "-journal"):
+            with contextlib.suppress(OSError):
+                os.unlink(built + tail)
+        raise
     files.remove_older(folder, NAME, keep=path)
     return path
 

@@ -148,7 +148,11 @@ def _session_tables(db: apsw.Connection, *, complete: bool, file_inode: int | No
     schema.create_schema(db, complete=complete, file_inode=file_inode)
 
 
-SESSION: Final = Kind(_session_tables, schema.check)
+def _session_check(db: apsw.Connection, path: str, *, file_inode: int | None) -> None:
+    schema.check(db, path, file_inode=file_inode)
+
+
+SESSION: Final = Kind(_session_tables, _session_check)
 
 
 def open_file(
