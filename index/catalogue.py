@@ -333,7 +333,11 @@ def open_current(folder: str) -> Catalogue:
                     raise
                 if not fault.missing:
                     files.set_aside(path)
-        made = _make(folder)
+        # The name that is free now. A process that is slow does not put an empty one in the place
+        # of what others have made and filled meanwhile.
+        free = files.next_path(folder, NAME)
+        newer = files.current(folder, NAME)
+        made = _make(folder, free) if newer in (None, path) else newer
         try:
             return Catalogue.open(made)
         except IndexFault as fault:
@@ -347,8 +351,9 @@ def open_current(folder: str) -> Catalogue:
 _making: Final = threading.Lock()
 
 
-def _make(folder: str) -> str:
-    """Publish an empty catalogue as the next generation; nobody sees a half-made one."""
+def _make(folder: str, free: str) -> str:
+    """Publish an empty catalogue under a name that was free, or give the one that has it now;
+    nobody sees a half-made one."""
     try:
         files.ensure_folder(folder)
         _sweep(folder)
@@ -360,14 +365,14 @@ def _make(folder: str) -> str:
             built, readonly=False, create=True, busy_timeout_ms=0, cache_kib=CACHE_KIB, kind=KIND
         )
         Handle(db, path, readonly=False, registered=True).close()
-        path = files.publish_build(path, folder, NAME)
+        path = files.publish_build(path, folder, NAME, only=free)
     except BaseException:
         for tail in ("", "-wal", "-shm", "-journal"):
             with contextlib.suppress(OSError):
                 os.unlink(built + tail)
         raise
     files.remove_older(folder, NAME, keep=path)
-    return path
+    return files.current(folder, NAME) or path
 
 
 def _sweep(folder: str) -> None:

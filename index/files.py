@@ -82,11 +82,12 @@ def new_build_path(folder: str, session_id: str) -> str:
     return os.path.join(folder, f"{session_id}.build-{taken + 1}.tmp")
 
 
-def publish_build(built: str, folder: str, session_id: str) -> str:
+def publish_build(built: str, folder: str, session_id: str, *, only: str | None = None) -> str:
     """Give a finished and closed build its generation name; returns the path.
 
     Syncs the file, links it under the next free number (never over anything), removes the build
-    name, syncs the folder. A kill leaves either no new generation or a whole one.
+    name, syncs the folder. A kill leaves either no new generation or a whole one. With ``only`` it
+    gets that name or none: whoever had it before keeps it, and the build is given up.
     """
     if is_open(resolved(built)):
         raise IndexFault(built, "still open: close the build before publishing it")
@@ -96,12 +97,13 @@ def publish_build(built: str, folder: str, session_id: str) -> str:
     try:
         _sync(built, os.O_RDONLY)
         while True:
-            path = next_path(folder, session_id)
+            path = next_path(folder, session_id) if only is None else only
             try:
                 os.link(built, path, follow_symlinks=False)
                 break
             except FileExistsError:
-                continue
+                if only is not None:
+                    break
         os.unlink(built)
         _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:

@@ -284,7 +284,7 @@ for count in range(20):
 
 
 def test_several_processes(tmp_path: Path) -> None:
-    """They make it, open it and write at once: one file is current, and holds what came last."""
+    """They make it, open it and write at once: no row is lost, and one file is current."""
     here = os.path.dirname(__file__)
     work = [
         subprocess.Popen([sys.executable, "-c", WORKER, str(tmp_path), here, str(n)])
@@ -293,7 +293,26 @@ def test_several_processes(tmp_path: Path) -> None:
     assert [process.wait(60) for process in work] == [0, 0, 0]
     with open_current(str(tmp_path)) as catalogue:
         found = catalogue.rows()
-    # Whoever made a newer generation at the start begins with none of the others' rows.
-    assert "shared" in found
-    assert found.keys() & {f"{n}-19" for n in range(3)}
+    assert {f"{n}-{count}" for n in range(3) for count in range(20)} | {"shared"} == set(found)
     assert not [name for name in os.listdir(tmp_path) if "bad" in name or "build" in name]
+
+
+def test_whoever_is_slow_to_make_one_takes_the_one_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process made it, and filled it, between the look and the making."""
+    folder = str(tmp_path / "f")
+    real = files.publish_build
+
+    def late(built: str, *arguments: str, **more: str) -> str:
+        monkeypatch.setattr(files, "publish_build", real)
+        script = f"import sys; sys.argv[1:] = [{folder!r}, {os.path.dirname(__file__)!r}, 'first']"
+        subprocess.run([sys.executable, "-c", script + WORKER], check=True)
+        return real(built, *arguments, **more)
+
+    monkeypatch.setattr(files, "publish_build", late)
+    with open_current(folder) as catalogue:
+        assert "first-19" in catalogue.rows()
+    assert [name for name in os.listdir(folder) if name.endswith(".sqlite3")] == [
+        f"{NAME}.1.sqlite3"
+    ]
