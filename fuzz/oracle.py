@@ -172,3 +172,20 @@ def proven_end(verdict: Verdict, published: int) -> int:
     below = max((f.sequence - f.unsynced for f in verdict.frames), default=0)
     ends = [f.end for f in verdict.frames if f.sequence < below]
     return max([published, *ends])
+
+
+def json_depth(text: bytes) -> int:
+    """How deep brackets nest in JSON text, read byte by byte."""
+    depth = deepest = 0
+    inside = escaped = False
+    for byte in text:
+        if escaped:
+            escaped = False
+        elif inside:
+            escaped, inside = byte == 0x5C, byte != 0x22
+        elif byte == 0x22:
+            inside = True
+        else:
+            depth += (byte in b"{[") - (byte in b"}]")
+            deepest = max(deepest, depth)
+    return deepest

@@ -12,8 +12,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final, NamedTuple
 
-REFINEMENT: Final = "prime-agent.refinement"
-"""The ``customType`` of the entries that tell of a refinement."""
+from treering.engine.session.link_slots import BRANCH, MAIN, PARTS, PLANNER, REFINEMENT, Slot
 
 Report = dict[str, list[dict[str, Any]]]
 """The four reports by their names."""
@@ -31,21 +30,6 @@ ID_NAMES: Final = {
 }
 """The reports, and how each calls the id of its entries."""
 
-
-class _Need(NamedTuple):
-    """What a request must have been made for; a detail of None is any."""
-
-    purpose: str
-    detail: str | None
-
-
-_MAIN: Final = _Need("main", None)
-_BRANCH: Final = _Need("summary", "branch")
-_PLAN: Final = _Need("refine", "plan")
-_PARTS: Final = {
-    "history": _Need("summary", "compaction"),
-    "turn-prefix": _Need("summary", "compaction-turn-prefix"),
-}
 
 _SOURCE_MEMBERS: Final = frozenset(("sessionId", "leafId", "sourceSequence", "persistent"))
 
@@ -152,9 +136,9 @@ class Matcher:
                 for entry_id, link in self._outputs[name]
             ]
             for name, need in (
-                (ASSISTANT, _MAIN),
-                (BRANCH_SUMMARY, _BRANCH),
-                (REFINEMENT_PLANNER, _PLAN),
+                (ASSISTANT, MAIN),
+                (BRANCH_SUMMARY, BRANCH),
+                (REFINEMENT_PLANNER, PLANNER),
             )
         }
         report[COMPACTION] = [
@@ -162,7 +146,7 @@ class Matcher:
                 ID_NAMES[COMPACTION]: entry_id,
                 "recorded_requests": parts
                 and [
-                    {"part": part, "recorded_request": self._matched(link, _PARTS[part])}
+                    {"part": part, "recorded_request": self._matched(link, PARTS[part])}
                     for part, link in parts
                 ],
             }
@@ -184,7 +168,7 @@ class Matcher:
         if eligible and _text_of(entry, "id") is not None and isinstance(listed, list):
             for element in listed:
                 part = element.get("part") if isinstance(element, dict) else None
-                if isinstance(part, str) and part in _PARTS:
+                if isinstance(part, str) and part in PARTS:
                     parts.append((part, _link_of(element)))
         self._outputs[COMPACTION].append((_echo(entry.get("id")), parts or None))
 
@@ -201,7 +185,7 @@ class Matcher:
             found = _agreed(self._events[attempt_id], found)
         self._events[attempt_id] = found
 
-    def _matched(self, link: _Link | None, need: _Need) -> dict[str, Any] | None:
+    def _matched(self, link: _Link | None, need: Slot) -> dict[str, Any] | None:
         header = self.header
         assert header is not None
         if link is None or not header.original or link.source.session_id != header.id:

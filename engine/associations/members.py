@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from treering.engine.associations.matching import REFINEMENT
 from treering.engine.json_text import BadRecordError, check, depth_over_limit, members
+from treering.engine.session.link_slots import REFINEMENT
 
 _INTEGER_DIGITS_MAX: Final = 4_000
 """Longer integers become infinite: Python refuses to read them, and they are equal to nothing."""

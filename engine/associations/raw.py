@@ -9,20 +9,17 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
 
 from msgspec import UNSET
 
 from treering.engine import home
 from treering.engine.associations.matching import Matcher
 from treering.engine.associations.members import Line, entry_of, line_of
-from treering.engine.errors import InvalidSource, Unsupported, from_os_error
+from treering.engine.errors import InvalidSource, from_os_error
 from treering.engine.journal.disk import LOCAL_DISK
 from treering.engine.journal.format import (
     FILE_HEADER_BYTES,
-    FLAG_QUALIFICATION_SHIFT,
     FRAME_HEADER_BYTES,
-    QUALIFICATIONS,
     Frame,
     Kind,
     decode_file_header,
@@ -34,9 +31,10 @@ from treering.engine.journal.reader import Bytes, FileBytes, frame_at
 from treering.engine.journal.recovery import Examination, examine
 from treering.engine.json_text import BadRecordError
 from treering.engine.limits import SCAN_CHUNK_BYTES
+from treering.engine.session.entry import CONTEXT_EPOCH, CONTEXT_EPOCH_FLAGS
 from treering.engine.session.filling import remembered_watermark
 from treering.engine.session.view import examine_again
-from treering.engine.transfer.journal_source import KEPT_FLAGS
+from treering.engine.transfer.journal_source import KEPT_FLAGS, refuse_not_whole
 from treering.engine.transfer.legacy_read import detect
 from treering.engine.transfer.native_jsonl import FRAME_BYTES_MAX, native_items
 from treering.engine.transfer.records import (
@@ -47,11 +45,6 @@ from treering.engine.transfer.records import (
     line_too_long,
     numbered_lines,
 )
-
-_CONTEXT_EPOCH: Final = "native-context-epoch"
-"""The qualification that takes nothing from a compaction."""
-
-_CONTEXT_EPOCH_FLAGS: Final = QUALIFICATIONS.index(_CONTEXT_EPOCH) << FLAG_QUALIFICATION_SHIFT
 
 
 def read_file(path: str | os.PathLike[str], *, verify: bool = False) -> Matcher:
@@ -112,7 +105,7 @@ def read_lines(source: Source) -> Matcher:
             matcher.take(
                 line.entry,
                 original=line.bare and line.qualification is UNSET,
-                compaction_original=line.bare and line.qualification in (UNSET, _CONTEXT_EPOCH),
+                compaction_original=line.bare and line.qualification in (UNSET, CONTEXT_EPOCH),
                 native=line.framed,
             )
     return matcher
@@ -176,23 +169,8 @@ def _read_at_once(source: FileBytes, watermark: bytes | None) -> Matcher | None:
 
 
 def refuse_doubtful(found: Examination) -> None:
-    """Refuse a journal that may hold more than it shows.
-
-    Raises:
-        Damaged, AcknowledgedDataLost, NotAJournal, Unsupported: it is damaged, or not understood.
-    """
-    if found.case not in ("A", "E"):
-        raise found.refusal()
-    assert found.walk is not None
-    history = found.walk.history
-    if history.problem_count:
-        first = history.problems[0]
-        raise Unsupported(
-            f"frame {first.sequence} is not understood: {first.why}; it may speak against a match",
-            path=found.source.path,
-            offset=first.offset,
-            next_step="report it with a newer release",
-        )
+    """Refuse a journal that may hold more than it shows; raises as :func:`refuse_not_whole`."""
+    refuse_not_whole(found, "it may speak against a match", "report it with a newer release")
 
 
 def _read_frames(source: FileBytes, journal_id: bytes) -> tuple[Matcher, History]:
@@ -223,5 +201,5 @@ def take_stored(matcher: Matcher, payload: bytes, flags: int) -> None:
         matcher.take(
             entry,
             original=not flags & KEPT_FLAGS,
-            compaction_original=flags & KEPT_FLAGS in (0, _CONTEXT_EPOCH_FLAGS),
+            compaction_original=flags & KEPT_FLAGS in (0, CONTEXT_EPOCH_FLAGS),
         )

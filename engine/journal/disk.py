@@ -276,6 +276,28 @@ def write_all(file: File, data: bytes, offset: int) -> None:
         offset += written
 
 
+def put_whole(disk: Disk, temporary: str, path: str, data: bytes) -> None:
+    """Put a small file under a name, whole or not at all, in the place of what has it; the caller
+    makes the name durable. Both names are in one folder.
+
+    Raises:
+        OSError: it has not got the name. (What is left under the temporary one, if anything, is
+            for the caller's next sweep: the error that led here is the one to report.)
+    """
+    file = disk.create(temporary)
+    try:
+        try:
+            write_all(file, data, 0)
+            file.fsync()
+        finally:
+            file.close()
+        disk.rename(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            disk.unlink(temporary)
+        raise
+
+
 def cut_off(file: File, size: int) -> None:
     """Cut a file to ``size`` bytes, durably, and wipe what is cut off before.
 

@@ -26,7 +26,7 @@ from treering.engine.errors import (
     from_os_error,
 )
 from treering.engine.home import Store, check_session_id
-from treering.engine.journal.disk import LOCAL_DISK, Disk, File, write_all
+from treering.engine.journal.disk import LOCAL_DISK, Disk, File, put_whole, write_all
 from treering.engine.schedules.job import ScheduledJob, jobs_of
 from treering.engine.schedules.json_file import JSON_FILE_BYTES_MAX, decode_json, encode_json
 
@@ -195,20 +195,7 @@ def _replace(disk: Disk, path: str, data: bytes) -> None:
         if left.startswith(start) and left.endswith(_TEMPORARY):
             disk.unlink(os.path.join(folder, left))  # of a process that died: we have the lock
     temporary = os.path.join(folder, f"{start}{environment.random_bytes(4).hex()}{_TEMPORARY}")
-    try:
-        file = disk.create(temporary)
-        try:
-            write_all(file, data, 0)
-            file.fsync()
-        finally:
-            file.close()
-        disk.rename(temporary, path)
-    except OSError:
-        try:
-            disk.unlink(temporary)
-        except OSError:
-            pass  # removed by the next change; the error that led here is the one to report
-        raise
+    put_whole(disk, temporary, path, data)
     try:
         disk.sync_folder(folder)
     except OSError as error:

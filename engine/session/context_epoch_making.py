@@ -22,7 +22,6 @@ from treering.engine.errors import (
     LimitExceeded,
     TreeringError,
 )
-from treering.engine.json_text import decode_or_none
 from treering.engine.limits import PAGE_ENTRIES
 from treering.engine.session.admission import admit
 from treering.engine.session.context_epoch_recipe import (
@@ -46,6 +45,7 @@ from treering.engine.session.context_epochs import (
     VIEW_KINDS,
     ReadsGround,
     active_context_epoch,
+    body_of,
     snapshot_of,
 )
 from treering.engine.session.context_rules import SHOWN_KINDS
@@ -54,6 +54,7 @@ from treering.engine.session.output_links import LinkedCompaction, Origin, Outpu
 from treering.engine.session.reads import Reads, pieces
 from treering.engine.session.verbs import compaction
 from treering.index import Entry as Indexed
+from treering.index import SessionIndex
 
 _PAGE: Final = PAGE_ENTRIES * 4
 _TERMS: Final = (
@@ -151,8 +152,6 @@ def prepare(reads: Reads, origin: Origin, choice: Choice, recipe: dict[str, Any]
     for row in named:
         if row.kind not in VIEW_KINDS:
             raise InvalidContextEpoch(f"entry {row.id!r} of kind {row.kind!r} cannot be a view")
-        if row.depth >= tail.depth:
-            raise InvalidContextEpoch(f"entry {row.id!r} is in the literal tail already")
     views = _views(reads, moment, [*named, *(rows[one] for one in choice.skills.values())])
     for entry_id, rendering in choice.renderings.items():
         if entry_id not in views:
@@ -249,10 +248,17 @@ def _chosen(reads: Reads, moment: Snapshot, entry_ids: Sequence[str]) -> dict[st
     wanted = list(entry_ids)
     rows = reads.ask(lambda index: index.by_ids(wanted))
     leaf = _leaf(reads, moment)
-    for entry_id in wanted:
+
+    def is_there(index: SessionIndex, entry_id: str) -> bool:
         row = rows.get(entry_id)
-        if row is None or row.sequence > moment.source_sequence or not _is_above(reads, row, leaf):
-            raise InvalidContextEpoch(f"entry {entry_id!r} is not on the captured branch")
+        captured = row is not None and row.sequence <= moment.source_sequence
+        return captured and index.is_ancestor(rows[entry_id].sequence, leaf.sequence)
+
+    outside = reads.ask(
+        lambda index: next((one for one in wanted if not is_there(index, one)), None)
+    )
+    if outside is not None:
+        raise InvalidContextEpoch(f"entry {outside!r} is not on the captured branch")
     return rows
 
 
@@ -318,7 +324,7 @@ def _views(reads: Reads, moment: Snapshot, rows: Sequence[Indexed]) -> dict[str,
 
 def _kept(reads: Reads, row: Indexed, entry: Entry) -> int:
     """How many messages a compaction kept: what is shown from its first entry up to it."""
-    body = decode_or_none(_bodies, entry.raw)
+    body = body_of(entry)
     first_id = None if body is None else body.first_kept_entry_id
     first = None if first_id is None else reads.ask(lambda index: index.by_id(first_id))
     if first is None or not _is_above(reads, first, row):
@@ -328,13 +334,6 @@ def _kept(reads: Reads, row: Indexed, entry: Entry) -> int:
         page = reads._path_rows(row.sequence, depth)
         count += sum(one.kind in SHOWN_KINDS for one in page if one.depth < row.depth)
     return count
-
-
-class _Compaction(msgspec.Struct, rename="camel"):
-    first_kept_entry_id: str | None = None
-
-
-_bodies = msgspec.json.Decoder(_Compaction)
 
 
 def activation(

@@ -31,6 +31,7 @@ from treering.engine.session.context_epoch_recipe import (
     decode_recipe,
 )
 from treering.engine.session.context_epoch_verifying import At, Verification
+from treering.engine.session.entries import decode_header
 from treering.engine.session.entry import Entry, is_context_epoch
 from treering.engine.session.reads import Reads, pieces
 from treering.index import Entry as Indexed
@@ -115,13 +116,18 @@ def active_context_epoch(reads: Reads, leaf_id: str | None) -> ActiveContextEpoc
     )
 
 
+def body_of(compaction: Entry) -> Body | None:
+    """The members of a compaction; None when they are of other types than documented."""
+    return decode_or_none(_bodies, compaction.raw)
+
+
 def recipe_of(compaction: Entry) -> tuple[Recipe, Body] | None:
     """The recipe of a compaction; None for an ordinary one.
 
     Raises:
         InvalidContextEpoch, LimitExceeded: it says that it has one, which is wrong.
     """
-    body = decode_or_none(_bodies, compaction.raw)
+    body = body_of(compaction)
     if body is None:
         if is_context_epoch(compaction.flags) or b'"' + MARKER.encode() + b'"' in compaction.raw:
             raise InvalidContextEpoch(f"the members of compaction {compaction.id!r} are wrong")
@@ -144,10 +150,10 @@ class ReadsGround:
     def __init__(self, reads: Reads) -> None:
         self._reads = reads
         self.ask = reads.ask
-        names = {home.session_id_of(reads.path)}
+        header = b""
         with contextlib.suppress(Damaged):
-            names.add(reads.header.id)
-        self.session_ids = frozenset(names)
+            header = reads.header_bytes()
+        self.session_ids = session_names(reads.path, header)
 
     def verified(self, rows: Sequence[Indexed]) -> Iterator[tuple[Indexed, int]]:
         """See :class:`Ground`; about 8 MiB of entries are held."""
@@ -162,6 +168,13 @@ class ReadsGround:
         for entry in attributions(self._reads, row.id, before=up_to + 1, page=1):
             return [entry.revision.hex()]
         return []
+
+
+def session_names(path: str, header: bytes) -> frozenset[str]:
+    """What a session is called: by its file, and by its header, where that is readable."""
+    found = decode_header(header)
+    own = () if found is None or found.id is None else (found.id,)
+    return frozenset((home.session_id_of(path), *own))
 
 
 def snapshot_of(source: SourceRef) -> Snapshot:

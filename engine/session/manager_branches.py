@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import UNSET, UnsetType
@@ -84,12 +85,15 @@ class ManagerBranches(ManagerMaking):
         source: Source | None = None,
         link: OutputLink | None = None,
     ) -> str:
-        admitted = admit(entry)
-        linked = None if link is None else linked_branch_summary(entry, link)
+        append = (
+            partial(append_one, entry=admit(entry))
+            if link is None
+            else linked_branch_summary(entry, link).append
+        )
 
         def work(session: Session) -> Moved:
             check_leaf(session, expected_leaf)
-            added = append_one(session, admitted) if linked is None else linked.append(session)
+            added = append(session)
             return moved(session, added.id, added.raw)
 
         found: str = await self._do(work, source)

@@ -16,31 +16,13 @@ import msgspec
 
 from treering.engine.errors import Conflict, Invalid, OutcomeUnknown, TreeringError
 from treering.engine.json_text import decode_or_none
-from treering.engine.session.admission import admit
+from treering.engine.session.admission import Admitted, admit
 from treering.engine.session.capture import SourceRef
+from treering.engine.session.link_slots import BRANCH, MAIN, PARTS, PLANNER, REFINEMENT, Slot
 from treering.engine.session.plan import Appended, append_one
 from treering.engine.session.session import Session
 
-REFINEMENT: Final = "prime-agent.refinement"
 _MAKE: Final = object()
-
-
-class Slot(NamedTuple):
-    """A place for links, and which requests fit it."""
-
-    name: str
-    purpose: str
-    detail: str | None
-    """None: whatever the detail is."""
-
-
-MAIN: Final = Slot("an assistant message", "main", None)
-BRANCH: Final = Slot("a branch summary", "summary", "branch")
-PLANNER: Final = Slot("a refinement", "refine", "plan")
-PARTS: Final = {
-    "history": Slot("the history part", "summary", "compaction"),
-    "turn-prefix": Slot("the turn-prefix part", "summary", "compaction-turn-prefix"),
-}
 
 
 class Origin(NamedTuple):
@@ -153,10 +135,10 @@ def _spent(links: Sequence[OutputLink]) -> Iterator[None]:
 class LinkedEntry:
     """One append with a link: made before its turn, decided at it."""
 
-    def __init__(self, entry: dict[str, Any], member: str, link: OutputLink) -> None:
+    def __init__(self, plain: Admitted, member: str, link: OutputLink) -> None:
         self._link = link
-        self._plain = admit(entry)
-        self._linked = admit({**entry, member: link._body}, verified=True)
+        self._plain = plain
+        self._linked = _with_member(plain, member, link._body)
 
     def append(self, session: Session) -> Appended:
         """In the writer's turn: with the link, or without it when it is stale."""
@@ -173,17 +155,23 @@ class LinkedEntry:
             session.let_go()
 
 
+def _with_member(entry: Admitted, name: str, value: Any) -> Admitted:
+    """The entry with one member more, which only the engine writes."""
+    member = b',"%s":' % name.encode() + msgspec.json.encode(value)
+    return entry._replace(rest=entry.rest[:-1] + member + b"}")
+
+
 def linked_message(message: Any, link: object) -> LinkedEntry:
     """An assistant message with the link of the main request that it answers.
 
     Raises:
         Invalid: no message of an assistant, or a link that does not fit.
     """
-    entry = {"type": "message", "message": message}
-    found = decode_or_none(_roles, admit(entry).rest)
+    plain = admit({"type": "message", "message": message})
+    found = decode_or_none(_roles, plain.rest)
     if found is None or found.message.role != "assistant":
         raise Invalid("only a message of the assistant can carry a link")
-    return LinkedEntry(entry, "requestOutput", check_fits(link, MAIN))
+    return LinkedEntry(plain, "requestOutput", check_fits(link, MAIN))
 
 
 def linked_branch_summary(entry: dict[str, Any], link: object) -> LinkedEntry:
@@ -193,7 +181,7 @@ def linked_branch_summary(entry: dict[str, Any], link: object) -> LinkedEntry:
         Invalid: it comes from a hook, or the link does not fit.
     """
     _check_no_hook(entry)
-    return LinkedEntry(entry, "requestOutput", check_fits(link, BRANCH))
+    return LinkedEntry(admit(entry), "requestOutput", check_fits(link, BRANCH))
 
 
 def linked_refinement(result: Any, link: object) -> LinkedEntry:
@@ -202,11 +190,11 @@ def linked_refinement(result: Any, link: object) -> LinkedEntry:
     Raises:
         Invalid: it is a rollback, or the link does not fit.
     """
-    entry = refinement(result)
-    found = decode_or_none(_refinements, admit(entry).rest)
+    plain = admit(refinement(result))
+    found = decode_or_none(_refinements, plain.rest)
     if found is None or "rollbackOf" in found.data:
         raise Invalid("only the result of a planner can carry a link, not a rollback")
-    return LinkedEntry(entry, "plannerRequest", check_fits(link, PLANNER))
+    return LinkedEntry(plain, "plannerRequest", check_fits(link, PLANNER))
 
 
 def refinement(result: Any) -> dict[str, Any]:
@@ -272,8 +260,7 @@ class LinkedCompaction:
             outputs = [{**link._body, "part": part} for part, link in links]
             entry = self._entry
             if outputs:
-                member = b',"requestOutputs":' + msgspec.json.encode(outputs)
-                entry = entry._replace(rest=entry.rest[:-1] + member + b"}")
+                entry = _with_member(entry, "requestOutputs", outputs)
             with _spent([link for _, link in links]):
                 added = append_one(session, entry)
             for _, link in links:

@@ -35,7 +35,7 @@ import msgspec
 from treering.engine import commands, environment
 from treering.engine.errors import Conflict, InvalidId, TreeringError, from_os_error
 from treering.engine.home import JOURNAL_SUFFIX, Store, check_session_id
-from treering.engine.journal.disk import LOCAL_DISK, Disk, write_all
+from treering.engine.journal.disk import LOCAL_DISK, Disk, put_whole
 from treering.engine.journal.memory_disk import MemoryDisk
 from treering.engine.journal.publish import TEMPORARY_SUFFIX
 
@@ -159,20 +159,7 @@ def write_tombstone(disk: Disk, store: Store, path: str, tombstone: Tombstone) -
     """
     unique = environment.random_bytes(4).hex()
     temporary = os.path.join(store.trash, f".{tombstone.id}.{unique}{TEMPORARY_SUFFIX}")
-    file = disk.create(temporary)
-    try:
-        try:
-            write_all(file, msgspec.json.encode(tombstone) + b"\n", 0)
-            file.fsync()
-        finally:
-            file.close()
-        disk.rename(temporary, path)
-    except OSError:
-        try:
-            disk.unlink(temporary)
-        except OSError:
-            pass  # swept by a later deletion; the error that led here is the one to report
-        raise
+    put_whole(disk, temporary, path, msgspec.json.encode(tombstone) + b"\n")
 
 
 def move_journal(disk: Disk, sources: Iterable[str], targets: Iterable[str]) -> None:

@@ -25,10 +25,7 @@ from treering.engine import environment
 from treering.engine.errors import InvalidContextEpoch, LimitExceeded, Unsupported
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.control import decode_leaf
-from treering.engine.journal.format import (
-    Frame,
-    Kind,
-)
+from treering.engine.journal.format import Frame, Kind
 from treering.engine.journal.publish import NewJournal
 from treering.engine.limits import INDEX_TRANSACTION_ROWS
 from treering.engine.session.admission import check_payload_size
@@ -94,6 +91,8 @@ class EpochRebuild:
         self._source = source
         self._target = target
         self._index = SessionIndex.memory()
+        self._ground = _CopyGround(self._index, target.session_id)
+        self._file = os.path.basename(target.path)
         self._waiting: list[Row | LeafMove] = []
         self._last: Frame | None = None
         self._sequences = array("Q")
@@ -157,10 +156,8 @@ class EpochRebuild:
             _check_source(found, old, self._source.session_ids)
             rebuilt = self._recipe(found, leaf, old)
             check_recipe(rebuilt)
-            last = self._index.by_sequence(leaf)
-            assert last is not None
             place = At(rebuilt.source.leaf_id, rebuilt.source.source_sequence + 1, leaf)
-            Verification(_CopyGround(self._index, self._target.session_id), rebuilt, place).check()
+            Verification(self._ground, rebuilt, place).check()
             return _record(found.raw, rebuilt)
         except (InvalidContextEpoch, LimitExceeded) as error:
             if self._source.salvage:
@@ -230,17 +227,16 @@ class EpochRebuild:
         assert last is not None
         leaf_row = self._index.by_sequence(leaf)
         assert leaf_row is not None
-        file = os.path.basename(self._target.path)
         changes: dict[str, Any] = {
             "source": self._snapshot(leaf_row.id, last.sequence, file=self._target.path),
-            "views": [self._view(view, old, file) for view in recipe.views],
+            "views": [self._view(view, old) for view in recipe.views],
             "literal_tail_id": self._tail(found),
             "public_window": UNSET,
             "resource_revision": UNSET,
         }
         if recipe.selected_skills is not UNSET:
             changes["selected_skills"] = [
-                msgspec.structs.replace(skill, view=self._view(skill.view, old, file))
+                msgspec.structs.replace(skill, view=self._view(skill.view, old))
                 for skill in recipe.selected_skills
             ]
         if recipe.continuation is not UNSET:
@@ -268,7 +264,7 @@ class EpochRebuild:
                 return tail
         raise InvalidContextEpoch(f"the literal tail {found.recipe.literal_tail_id!r} is not there")
 
-    def _view(self, view: View, old: _Old, file: str) -> View:
+    def _view(self, view: View, old: _Old) -> View:
         # By its sequence: an id that was derived may be another one in the copy.
         at = bisect_right(old.before, view.ref.sequence) - 1
         row = self._index.by_sequence(old.after[at])
@@ -279,12 +275,11 @@ class EpochRebuild:
             known or _updates_hold(view, row, old.updates.get(view.ref.entry_id, []))
         ):
             raise InvalidContextEpoch(f"entry {view.ref.entry_id!r} is not what it was")
-        ground = _CopyGround(self._index, self._target.session_id)
         return msgspec.structs.replace(
             view,
             source=moment,
-            ref=entry_ref(row, row.flags, file),
-            source_revision=frozen_revision(ground, row, moment.source_sequence),
+            ref=entry_ref(row, row.flags, self._file),
+            source_revision=frozen_revision(self._ground, row, moment.source_sequence),
         )
 
     def _moved(self, moment: Snapshot, old: _Old) -> Snapshot:

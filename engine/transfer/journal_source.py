@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from treering.engine import home
 from treering.engine.errors import (
     InvalidSource,
     LimitExceeded,
@@ -30,7 +29,7 @@ from treering.engine.journal.history import Walk
 from treering.engine.journal.reader import FileBytes
 from treering.engine.journal.recovery import Examination
 from treering.engine.json_text import BadRecordError, check
-from treering.engine.session.entries import decode_header
+from treering.engine.session.context_epochs import session_names
 from treering.engine.session.entry import is_context_epoch
 from treering.engine.session.filling import remembered_watermark
 from treering.engine.session.view import examine_again
@@ -167,13 +166,8 @@ class JournalSource:
         """What a copy needs for its context epoch; None when there is none to look for."""
         if not self.has_context_epochs:
             return None
-        header = decode_header(self.header)
-        names = {home.session_id_of(self.path)}
-        if header is not None and header.id is not None:
-            names.add(header.id)
-        return EpochSource(
-            frozenset(names), self.path, lowered, salvage=False, again=self._records_again
-        )
+        names = session_names(self.path, self.header)
+        return EpochSource(names, self.path, lowered, salvage=False, again=self._records_again)
 
     def _records_again(self) -> Iterator[tuple[Record, FrameFacts | None]]:
         for frame, payload in self._visible():
@@ -227,6 +221,17 @@ def refuse_unfit(found: Examination) -> None:
     Raises:
         Damaged, AcknowledgedDataLost, Unsupported: it is.
     """
+    refuse_not_whole(found, "a copy would leave it out", "copy it with a newer release")
+    if found.place.sequence < 2:
+        raise Unsupported("the journal has no session header", path=found.source.path)
+
+
+def refuse_not_whole(found: Examination, consequence: str, next_step: str) -> None:
+    """Refuse a journal that may hold more than it shows; says what would come of it.
+
+    Raises:
+        Damaged, AcknowledgedDataLost, NotAJournal, Unsupported: it is damaged, or not understood.
+    """
     if found.case not in ("A", "E"):
         raise found.refusal()
     assert found.walk is not None
@@ -234,13 +239,11 @@ def refuse_unfit(found: Examination) -> None:
     if history.problem_count:
         first = history.problems[0]
         raise Unsupported(
-            f"frame {first.sequence} is not understood: {first.why}; a copy would leave it out",
+            f"frame {first.sequence} is not understood: {first.why}; {consequence}",
             path=found.source.path,
             offset=first.offset,
-            next_step="copy it with a newer release",
+            next_step=next_step,
         )
-    if found.place.sequence < 2:
-        raise Unsupported("the journal has no session header", path=found.source.path)
 
 
 def check_limit(limit: int | None, need: int, what: str, path: str) -> None:

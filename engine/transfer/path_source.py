@@ -10,14 +10,13 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
-from treering.engine import environment, home
+from treering.engine import environment
 from treering.engine.errors import NotFound, SourceChanged
 from treering.engine.journal import control
 from treering.engine.journal.admissible import Record
 from treering.engine.journal.format import ENVELOPE_BYTES, Kind
 from treering.engine.limits import PAGE_ENTRIES
-from treering.engine.session.context_epochs import active_context_epoch
-from treering.engine.session.entries import decode_header
+from treering.engine.session.context_epochs import active_context_epoch, session_names
 from treering.engine.session.entry import Entry, is_context_epoch
 from treering.engine.session.facts import facts_of
 from treering.engine.session.reads import Reads, pieces
@@ -151,17 +150,13 @@ class PathSource:
         """What a copy needs for its context epoch; None when there is none to look for."""
         if not self._has_epochs:
             return None
-        names = {home.session_id_of(self.path)}
-        header = decode_header(self.header)
-        if header is not None and header.id is not None:
-            names.add(header.id)
 
         def again() -> Iterator[tuple[Record, FrameFacts | None]]:
             return self.copy().traced()
 
         leaf = self._leaf
         return EpochSource(
-            frozenset(names),
+            session_names(self.path, self.header),
             self.path,
             lowered=False,
             salvage=False,

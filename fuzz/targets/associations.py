@@ -15,6 +15,7 @@ from treering.engine.associations.members import entry_of
 from treering.engine.associations.raw import read_lines
 from treering.engine.errors import TreeringError
 from treering.engine.session.facts import facts_of
+from treering.fuzz.oracle import json_depth
 from treering.fuzz.targets.legacy import mutate
 from treering.fuzz.targets.target import Broken, Memory, Target, same
 
@@ -103,7 +104,7 @@ def _record(line: Any, *, terminated: bool) -> Record:
 
 
 def _parsed(line: bytes) -> Any:
-    if _depth(line) > _DEPTH_MAX:
+    if json_depth(line) > _DEPTH_MAX:
         raise ValueError("too deep")
 
     def refused(constant: str) -> NoReturn:
@@ -113,22 +114,6 @@ def _parsed(line: bytes) -> Any:
         return int(text) if len(text) <= _DIGITS_MAX else math.inf
 
     return json.loads(line.decode(), parse_int=integer, parse_constant=refused)
-
-
-def _depth(line: bytes) -> int:
-    depth = deepest = 0
-    inside = escaped = False
-    for byte in line:
-        if escaped:
-            escaped = False
-        elif inside:
-            escaped, inside = byte == 0x5C, byte != 0x22
-        elif byte == 0x22:
-            inside = True
-        else:
-            depth += (byte in b"{[") - (byte in b"}]")
-            deepest = max(deepest, depth)
-    return deepest
 
 
 # The rules

@@ -12,6 +12,7 @@ from treering.engine.errors import TreeringError
 from treering.engine.transfer.legacy import CopyLimits, analyse, prepare
 from treering.engine.transfer.legacy_read import Blank, LeftOut, Whole
 from treering.engine.transfer.native_jsonl import native_items
+from treering.fuzz.oracle import json_depth
 from treering.fuzz.targets.target import Broken, Memory, Native, Target, same
 
 _DEPTH_MAX: Final = 128
@@ -108,19 +109,7 @@ def _is_record(payload: bytes) -> bool:
             return False
     except (ValueError, RecursionError):
         return False
-    depth = deepest = 0
-    inside = escaped = False
-    for byte in payload:
-        if escaped:
-            escaped = False
-        elif inside:
-            escaped, inside = byte == 0x5C, byte != 0x22
-        elif byte == 0x22:
-            inside = True
-        else:
-            depth += (byte in b"{[") - (byte in b"}]")
-            deepest = max(deepest, depth)
-    return deepest <= _DEPTH_MAX
+    return json_depth(payload) <= _DEPTH_MAX
 
 
 def _found(item: Whole) -> tuple[Any, ...]:

@@ -6,10 +6,13 @@ sync promises use a disk of their own, which counts or fails them. Processes und
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from treering.engine.journal import disk
+from treering.engine.journal.disk import Disk, File
+from treering.engine.session import listing
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -18,3 +21,17 @@ sys.path.insert(0, str(Path(__file__).parent))
 def _no_device_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "_fsync", lambda descriptor: None)
     monkeypatch.setattr(disk, "_fdatasync", lambda descriptor: None)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of the files that are read."""
+    paths: list[str] = []
+    real = listing.open_regular
+
+    def open_(disk: Disk, path: str, **more: Any) -> File:
+        paths.append(Path(path).stem)
+        return real(disk, path, **more)
+
+    monkeypatch.setattr(listing, "open_regular", open_)
+    return paths

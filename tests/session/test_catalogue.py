@@ -40,20 +40,6 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing_cache, "SETTLED_AFTER_MS", -10_000)
 
 
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids of the files that are read."""
-    paths: list[str] = []
-    real = listing.open_regular
-
-    def open_(disk: Disk, path: str, **more: Any) -> File:
-        paths.append(Path(path).stem)
-        return real(disk, path, **more)
-
-    monkeypatch.setattr(listing, "open_regular", open_)
-    return paths
-
-
 def make(store: Store, name: str, *texts: str, cwd: str = "/work", **more: Any) -> str:
     """A session in which a user said these things; its path."""
     with Session.create(cwd, home_dir=store.top, session_id=name, **more) as session:

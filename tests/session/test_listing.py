@@ -28,7 +28,6 @@ from treering.engine import (
     Unsupported,
     import_session,
 )
-from treering.engine.journal.disk import Disk, File
 from treering.engine.session import listing, listing_cache, summing
 from treering.engine.session.listing import (
     iter_sessions,
@@ -81,20 +80,6 @@ def cache(monkeypatch: pytest.MonkeyPatch) -> InfoCache[SessionInfo]:
     monkeypatch.setattr(listing, "_cache", fresh)
     monkeypatch.setattr(listing_cache, "SETTLED_AFTER_MS", -10_000)
     return fresh
-
-
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids of the files that are read."""
-    paths: list[str] = []
-    real = listing.open_regular
-
-    def open_(disk: Disk, path: str, **more: Any) -> File:
-        paths.append(Path(path).stem)
-        return real(disk, path, **more)
-
-    monkeypatch.setattr(listing, "open_regular", open_)
-    return paths
 
 
 def make(store: Store, name: str, *entries: dict[str, Any], cwd: str = "/work") -> str:

@@ -11,21 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manager_helpers import Gate, assistant, on_loop, user
+from manager_helpers import Gate, assistant, file_of, made, on_loop, user
 
 from treering.engine import Closed, Conflict, NotFound, OutcomeUnknown, Session, StorageFull
 from treering.engine.session.manager import SessionManager
 from treering.engine.session.navigation import NavigationOptions
-
-
-async def made(tmp_path: Path, **more: Any) -> SessionManager:
-    return await SessionManager.create("/w", home_dir=str(tmp_path / "home"), **more)
-
-
-def file_of(manager: SessionManager) -> str:
-    path = manager.get_session_file()
-    assert path is not None
-    return path
 
 
 def all_free(tmp_path: Path) -> int:
